@@ -1,0 +1,40 @@
+# Two commands do everything: `make demo` and `make test`. Both create .venv and install pinned dependencies first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench docs format clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--no-build-isolation --editable ".[test,lint,docs]"
+	touch $(STAMP)
+
+demo: $(STAMP) ## show dilution on every rule: the numbers, a picture and a page
+	$(BIN)/undilute plot rules --output undilute-out/rules
+	@echo
+	@echo "Open undilute-out/rules/rules.html in a browser (picture: undilute-out/rules/rules.png)."
+
+test: $(STAMP) ## all tests and doctests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## ratios against F.scaled_dot_product_attention, in one run
+	$(BIN)/python benchmarks/attention.py
+
+docs: $(STAMP) ## README's table and picture, and the API pages in build/docs
+	$(BIN)/python docs/make.py
+
+clean:
+	rm -rf $(VENV) build undilute-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

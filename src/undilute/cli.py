@@ -1,0 +1,87 @@
+"""The ``undilute`` command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from undilute import __version__, rules
+from undilute.errors import InvalidValue
+from undilute.rules.parameters import count
+
+app = typer.Typer(
+    help="Measure, explain and undo attention dilution.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+plot = typer.Typer(help="Pictures, with the numbers behind them.", no_args_is_help=True)
+app.add_typer(plot, name="plot")
+console = Console()
+
+
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.command("rules")
+def list_rules(
+    name: Annotated[str | None, typer.Argument(help="One rule, for its details.")] = None,
+    n: Annotated[int, typer.Option("--n", help="Visible keys for the Lipschitz constant.")] = 1024,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Every rule: formula, sums to 1?, sparse?, Lipschitz constant, route, paper."""
+    from undilute.report import rule_table
+
+    count("--n", n)
+    names = rules.names() if name is None else [rules.preset(name).name]
+    if as_json:
+        print(json.dumps([asdict(rule_table.facts(each, n)) for each in names], indent=2, ensure_ascii=False))
+    elif as_markdown:
+        print(rule_table.markdown(names, n))
+    elif name is not None:
+        print(rule_table.details(name, n))
+    else:
+        console.print(rule_table.terminal(names, n))
+
+
+@plot.command("rules")
+def plot_rules(
+    which: Annotated[str, typer.Option("--rules", help="Names separated by commas; all by default.")] = "",
+    gap: Annotated[float, typer.Option(help="Logit of the token that matters; the others average 0.")] = 6.0,
+    noise: Annotated[float, typer.Option(help="Standard deviation of the other logits.")] = 1.0,
+    longest: Annotated[int, typer.Option(help="Largest n; lengths are powers of two up to it.")] = 65_536,
+    seeds: Annotated[int, typer.Option(help="Rows to average over.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of the random logits.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("undilute-out/rules"),
+) -> None:
+    """How each rule's top weight and entropy move as n grows: PNG, HTML and CSV."""
+    from undilute.experiments.rule_curves import needle_curves
+    from undilute.report import files, rule_plots
+
+    if longest < 2:
+        raise InvalidValue(f"--longest = {longest}: must be at least 2.")
+    chosen = {name: rules.get(name) for name in map(str.strip, which.split(",") if which else rules.names())}
+    if "temperature" in chosen:
+        chosen["temperature"] = rules.get("temperature", T=0.5)  # its default, T = 1, would be softmax once more
+    lengths = [2**k for k in range(1, longest.bit_length())]
+    with console.status("measuring …"):
+        points = needle_curves(chosen, lengths=lengths, gap=gap, noise=noise, seeds=seeds, seed=seed)
+        subtitle = f"one logit of {gap:g} among n − 1 from N(0, {noise:g}²)"
+        contents: dict[str, str | bytes] = {
+            "rules.png": rule_plots.png(points, subtitle),
+            "rules.html": rule_plots.page(points, subtitle),
+            "rules.csv": files.csv_text([asdict(point) for point in points]),
+        }
+    console.print(rule_plots.terminal(points))
+    for name, content in contents.items():
+        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)

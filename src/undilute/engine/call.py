@@ -1,0 +1,185 @@
+"""One attention call, checked and normalised: what every route receives.
+
+Everything a user can get wrong is refused here, so that the routes need no checks of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
+
+from undilute.errors import InvalidTensor, InvalidValue
+from undilute.rules.base import Rule
+from undilute.rules.parameters import count
+from undilute.rules.rows import broadcasts_to
+
+
+@dataclass(frozen=True)
+class Call:
+    """A valid call.
+
+    query (..., Hq, L, E), key (..., Hk, S, E), value (..., Hk, S, Ev) share dtype and device; Hq = groups · Hk.
+    ``mask`` is boolean, ``bias`` is added to the logits; both broadcast to ``logits_shape`` = (..., Hq, L, S).
+    Row i stands at position i + ``offset``; if ``causal`` it sees keys up to its position, if ``window`` is set only
+    keys less than ``window`` away from it.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    rule: Rule
+    scale: float
+    groups: int
+    mask: Tensor | None
+    bias: Tensor | None
+    causal: bool
+    offset: int
+    window: int | None
+    dropout: float
+    logits_shape: torch.Size
+    return_entropy: bool
+
+
+def prepare(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    rule: Rule,
+    sliding_window: int | None,
+    return_entropy: bool,
+) -> Call:
+    """Check the arguments of ``undilute.attention`` and put them in order."""
+    _check_tensors(query, key, value)
+    groups = _groups(query, key, value, enable_gqa)
+    shape = _logits_shape(query, key, value, groups)
+    causal, offset = bool(is_causal), 0
+    if attn_mask is not None:
+        if is_causal:
+            raise InvalidValue("attn_mask and is_causal = True: give one of the two, as with torch's attention.")
+        _check_mask(attn_mask, query, shape)
+        if isinstance(attn_mask, CausalBias):
+            lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
+            attn_mask, causal, offset = None, True, shape[-1] - shape[-2] if lower_right else 0
+    mask, bias = _split(attn_mask)
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        rule=rule,
+        scale=_scale(scale, query.shape[-1]),
+        groups=groups,
+        mask=mask,
+        bias=bias,
+        causal=causal,
+        offset=offset,
+        window=None if sliding_window is None else count("sliding_window", sliding_window),
+        dropout=_probability(dropout_p),
+        logits_shape=shape,
+        return_entropy=return_entropy,
+    )
+
+
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    named = {"query": query, "key": key, "value": value}
+    for name, t in named.items():
+        if not isinstance(t, Tensor) or not t.is_floating_point():
+            got = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            raise InvalidTensor(f"{name} is {got}: must be a floating-point tensor.")
+        if t.is_nested:
+            raise InvalidTensor(f"{name} is a nested tensor: pad it and pass a mask instead.")
+        if t.dim() < 2:
+            raise InvalidTensor(f"{name} has shape {tuple(t.shape)}: must have at least (length, features).")
+    for what in ("dtype", "device"):
+        if len({getattr(t, what) for t in named.values()}) > 1:
+            listed = ", ".join(f"{name} {getattr(t, what)}" for name, t in named.items())
+            raise InvalidTensor(f"{what}s differ ({listed}): query, key and value must share one {what}.")
+    if query.shape[-1] != key.shape[-1] or query.shape[-1] == 0:
+        raise InvalidTensor(
+            f"query has {query.shape[-1]} features and key {key.shape[-1]}: both need the same number, at least 1."
+        )
+    if key.shape[-2] != value.shape[-2]:
+        raise InvalidTensor(f"key has length {key.shape[-2]} and value {value.shape[-2]}: one value per key is needed.")
+
+
+def _groups(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int:
+    if not enable_gqa:
+        return 1
+    if min(query.dim(), key.dim(), value.dim()) < 3:
+        raise InvalidTensor("enable_gqa = True needs a head dimension: shapes (..., heads, length, features).")
+    heads, kv_heads = query.shape[-3], key.shape[-3]
+    if kv_heads != value.shape[-3]:
+        raise InvalidTensor(f"key has {kv_heads} heads and value {value.shape[-3]}: must be equal.")
+    if kv_heads == 0 or heads % kv_heads:
+        raise InvalidTensor(f"query has {heads} heads and key {kv_heads}: query's must be a multiple of key's.")
+    return heads // kv_heads
+
+
+def _logits_shape(query: Tensor, key: Tensor, value: Tensor, groups: int) -> torch.Size:
+    def leading(t: Tensor, repeat: int) -> tuple[int, ...]:
+        return tuple(t.shape[:-2]) if repeat == 1 else (*t.shape[:-3], t.shape[-3] * repeat)
+
+    try:
+        batch = torch.broadcast_shapes(leading(query, 1), leading(key, groups), leading(value, groups))
+    except RuntimeError:
+        hint = "" if groups > 1 else " (fewer key heads than query heads need enable_gqa = True)"
+        raise InvalidTensor(
+            f"leading dimensions of query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)} "
+            f"do not broadcast{hint}."
+        ) from None
+    return torch.Size((*batch, query.shape[-2], key.shape[-2]))
+
+
+def _check_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> None:
+    if not isinstance(attn_mask, Tensor):
+        raise InvalidTensor(f"attn_mask is {type(attn_mask).__name__}: must be a boolean or floating-point tensor.")
+    if isinstance(attn_mask, CausalBias):
+        if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != tuple(shape[-2:]):
+            raise InvalidTensor(
+                f"attn_mask is a causal bias for {attn_mask.seq_len_q} × {attn_mask.seq_len_kv}: "
+                f"the lengths here are {shape[-2]} × {shape[-1]}."
+            )
+        return
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise InvalidTensor(f"attn_mask has dtype {attn_mask.dtype}: must be bool (True = visible) or floating-point.")
+    if attn_mask.device != query.device:
+        raise InvalidTensor(f"attn_mask is on {attn_mask.device}, query on {query.device}: must be on one device.")
+    if not broadcasts_to(attn_mask.shape, shape):
+        raise InvalidTensor(
+            f"attn_mask has shape {tuple(attn_mask.shape)}: must broadcast to the weights' shape {tuple(shape)}."
+        )
+
+
+def _split(attn_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """(boolean mask, additive bias). An additive entry of −inf or close to its dtype's lowest number hides the key:
+    that lowest number is how Hugging Face writes −inf, and a key it hides must not count in n."""
+    if attn_mask is None or attn_mask.dtype == torch.bool:
+        return attn_mask, None
+    visible = ~(attn_mask <= torch.finfo(attn_mask.dtype).min / 2)
+    return visible, attn_mask.masked_fill(~visible, 0.0)
+
+
+def _scale(scale: float | None, features: int) -> float:
+    if scale is None:
+        return 1.0 / math.sqrt(features)
+    try:
+        value = float(scale)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidValue(f"scale = {scale!r}: must be a finite number, or None for 1/√features.")
+    return value
+
+
+def _probability(dropout_p: float) -> float:
+    if not 0.0 <= dropout_p <= 1.0:
+        raise InvalidValue(f"dropout_p = {dropout_p!r}: must be between 0 and 1.")
+    return float(dropout_p)

@@ -1,0 +1,1 @@
+"""Measurements that become a table or a figure, one file each."""

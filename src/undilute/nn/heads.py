@@ -1,0 +1,41 @@
+"""Between (batch, length, heads · features) and (batch, heads, length, features)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from undilute.errors import InvalidValue
+from undilute.rules.parameters import count
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, L, heads · d) → (B, heads, L, d)"""
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, heads, L, d) → (B, L, heads · d)"""
+    return x.transpose(1, 2).flatten(-2)
+
+
+def check_heads(embed_dim: int, num_heads: int, num_kv_heads: int | None) -> int:
+    """The number of key heads, once all three numbers fit together."""
+    count("embed_dim", embed_dim)
+    count("num_heads", num_heads)
+    kv_heads = num_heads if num_kv_heads is None else count("num_kv_heads", num_kv_heads)
+    if embed_dim % num_heads:
+        raise InvalidValue(f"embed_dim = {embed_dim} and num_heads = {num_heads}: embed_dim must be a multiple.")
+    if num_heads % kv_heads:
+        raise InvalidValue(f"num_heads = {num_heads} and num_kv_heads = {kv_heads}: num_heads must be a multiple.")
+    return kv_heads
+
+
+def masking(is_causal: bool, attn_mask: Tensor | None, queries: int, keys: int) -> Tensor | None:
+    """The mask of a layer call: the user's own, or the causal one whose last query is the newest key."""
+    if attn_mask is not None and is_causal:
+        past = causal_lower_right(queries, keys)._materialize(attn_mask.device)
+        if attn_mask.is_floating_point():
+            return attn_mask.masked_fill(~past, -float("inf"))
+        return attn_mask & past
+    return causal_lower_right(queries, keys) if is_causal else attn_mask

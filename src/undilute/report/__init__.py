@@ -1,0 +1,1 @@
+"""What people look at: tables in the terminal, pictures, pages, files."""

@@ -1,0 +1,154 @@
+"""What is a rule?  weights(row) = map(scale(row) · logits(row)).
+
+A *scale* says what multiplies a row's logits (a temperature, a function of the row's length or entropy); a *map*
+turns the scaled logits into weights (softmax, entmax, sigmoid, …). Any scale goes with any map. Both are
+``torch.nn.Module``: tensors in them move with ``.to()``, ``nn.Parameter`` in them are learned.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from undilute.rules import rows
+from undilute.rules.parameters import Parametrised
+
+
+class Scale(Parametrised):
+    """What multiplies the logits of a row. Subclasses write ``forward`` and ``bound``."""
+
+    def forward(self, logits: Tensor, visible: Tensor) -> Tensor | float:
+        """The factor for each row.
+
+        Parameters
+        ----------
+        logits : (..., keys), finite; hidden keys hold 0
+        visible : (..., keys) bool, True where the row sees the key
+
+        Returns
+        -------
+        A number, or a tensor that broadcasts to (..., 1).
+        """
+        raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
+
+    def bound(self, n: int) -> float:
+        """The largest |factor| a row of n visible keys can get."""
+        raise TypeError(f"{type(self).__name__} must define bound(n)")
+
+    def lipschitz(self, map: Map, n: int) -> float:
+        """Lipschitz constant of logits → map(scale · logits) on rows of n keys; right for any scale that does not
+        itself depend on the logits."""
+        return self.bound(n) * map.lipschitz(n)
+
+    def on(self, x: Tensor) -> Scale:
+        """This scale for the layer input ``x`` (batch, queries, embed); only content-dependent scales differ."""
+        return self
+
+
+class Map(Parametrised):
+    """Scaled logits → weights. Subclasses write ``forward`` and ``lipschitz`` and state their facts.
+
+    Attributes
+    ----------
+    sums_to_one : do the weights of a row that sees at least one key sum to 1?
+    is_sparse : can it give exactly 0 to all but a few visible keys?
+    is_shift_invariant : does adding a constant to a row leave its weights alone?
+    is_monotone : does a larger logit never get less weight than a smaller one in its row?
+    """
+
+    sums_to_one: ClassVar[bool] = True
+    is_sparse: ClassVar[bool] = False
+    is_shift_invariant: bool = True
+    is_monotone: bool = True
+
+    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+        """Weights of each row.
+
+        Parameters
+        ----------
+        logits : (..., keys), finite; hidden keys hold 0
+        visible : (..., keys) bool, True where the row sees the key
+
+        Returns
+        -------
+        (..., keys), exactly 0 where hidden.
+        """
+        raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
+
+    def lipschitz(self, n: int) -> float:
+        """Smallest known L with ‖w(z) − w(z')‖₂ ≤ L‖z − z'‖₂ on rows of n keys; ``math.inf`` if there is none."""
+        raise TypeError(f"{type(self).__name__} must define lipschitz(n)")
+
+
+class Rule(Parametrised):
+    """A scale and a map, called on rows of logits.
+
+    Parameters
+    ----------
+    scale : Scale, default 1
+    map : Map, default softmax
+
+    Examples
+    --------
+    >>> import torch, undilute as ud
+    >>> rule = ud.rules.Rule(scale=ud.rules.LogLength(0.43), map=ud.rules.Entmax(1.5))
+    >>> rule(torch.tensor([[3.0, 0.0, 0.0, -1.0]]))
+    tensor([[1., 0., 0., 0.]])
+    >>> rule.sums_to_one, rule.is_sparse
+    (True, True)
+    """
+
+    def __init__(self, scale: Scale | None = None, map: Map | None = None) -> None:
+        from undilute.rules.maps.softmax import Softmax
+        from undilute.rules.scales.temperature import Temperature
+
+        super().__init__()
+        self.scale: Scale = Temperature(1.0) if scale is None else scale
+        self.map: Map = Softmax() if map is None else map
+
+    def forward(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Weights of each row of ``logits``.
+
+        Parameters
+        ----------
+        logits : (..., keys) in any floating dtype. −inf hides a key, +inf counts as the largest finite number.
+        mask : bool, broadcastable to ``logits``; True = visible
+
+        Returns
+        -------
+        (..., keys) in the dtype of ``logits``; a row that sees nothing is all zeros.
+        """
+        rows.check(logits, mask)
+        if logits.shape[-1] == 0:
+            return logits.clone()
+        visible = rows.visible_keys(logits, mask)
+        z = rows.bounded(logits.to(rows.working_dtype(logits.dtype)).masked_fill(~visible, 0.0))
+        z = rows.bounded(self.scale(z, visible) * z)
+        weights: Tensor = self.map(z, visible)
+        return weights.to(logits.dtype)
+
+    def lipschitz(self, n: int) -> float:
+        """Lipschitz constant (ℓ₂ → ℓ₂) of logits → weights on rows of n visible keys; ``math.inf`` if there is none."""
+        return self.scale.lipschitz(self.map, n)
+
+    def on(self, x: Tensor) -> Rule:
+        """This rule for the layer input ``x`` (batch, queries, embed); differs only if the scale reads the input."""
+        scale = self.scale.on(x)
+        return self if scale is self.scale else Rule(scale, self.map)
+
+    @property
+    def sums_to_one(self) -> bool:
+        return self.map.sums_to_one
+
+    @property
+    def is_sparse(self) -> bool:
+        return self.map.is_sparse
+
+    @property
+    def is_shift_invariant(self) -> bool:
+        return self.map.is_shift_invariant
+
+    @property
+    def is_monotone(self) -> bool:
+        return self.map.is_monotone

@@ -1,0 +1,1 @@
+"""How scaled logits become weights: one file per map."""

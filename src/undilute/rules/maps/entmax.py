@@ -1,0 +1,207 @@
+"""Can attention be exactly zero off the point?  α-entmax: [(α−1)z − τ]₊^(1/(α−1)), τ such that the row sums to 1.
+
+Peters, Niculae & Martins 2019, arXiv:1905.05702; α = 2 is sparsemax (arXiv:1602.02068), α → 1 is softmax, 1.5 the usual
+choice. With ε = α − 1 we write it as p = exp(log1p(ε(z − λ)) / ε), λ = (1 + τ)/ε, which stays accurate as ε → 0, where
+λ becomes log-sum-exp. α = 2 and 1.5 solve for τ in closed form on the sorted row; any other α bisects λ in
+[max z, max z + (1 − n^−ε)/ε].
+
+Gradient. On the support let u = p^(2−α) and U = Σu. Then ∂p/∂z = diag(u) − uuᵀ/U, and with l = log p, r = −εl,
+H = −Σpl, e₁(r) = e^r − 1, e₂(r) = e^r − 1 − r, D = Σp·e₁, E = Σp·e₂:
+    ∂p/∂α = (p/U)·[(E − e₂)/ε² − (l·D + H·e₁)/ε],
+which is Correia et al.'s formula (arXiv:1909.00015) rearranged so that nothing cancels as ε → 0.
+
+Lipschitz constant for α ≤ 2. ‖∂p/∂z‖₂ is the maximum over unit v ⟂ 1 of min_c Σᵢ uᵢ(vᵢ − c)²; maximised over p
+(Hölder and minimax) it is max_v min_c ‖v − c‖²_q, q = 2/(α−1). Over vectors v with one entry against k − 1 equal ones
+that is κ(k) = k / ((1 + ρ)^e·((k−1)^e·ρ^−e + k − 1)) with e = 2 − α, ρ = (k−1)^−((1−e)/(1+e)). κ falls, then rises, so
+L(n) = max(κ(2), κ(n)), κ(2) = 2^(α−2): sparsemax 1; α = 1.5 0.707 up to n = 47, then rising to 1. That no other v
+does better is checked by numerical search in the tests, not proved; L ≤ 1 is certain, since u ≤ 1. For α > 2, u has no
+bound: two keys of vanishing weight make the norm infinite, so L is finite only for n = 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from undilute.rules.base import Map
+from undilute.rules.parameters import Number, above, largest, per_head
+from undilute.rules.registry import register
+from undilute.rules.rows import count_visible, divide, masked_max
+
+
+class Entmax(Map):
+    """α-entmax.
+
+    Parameters
+    ----------
+    alpha : > 1, one number or one per head; gradients flow into it
+
+    Examples
+    --------
+    >>> import torch, undilute as ud
+    >>> ud.rules.Rule(map=ud.rules.Entmax(2.0))(torch.tensor([1.0, 0.5, -1.0]))
+    tensor([0.7500, 0.2500, 0.0000])
+    """
+
+    is_sparse = True
+
+    alpha: Number
+
+    def __init__(self, alpha: Number = 1.5) -> None:
+        super().__init__()
+        self.hold("alpha", above("alpha", alpha, 1.0, " (alpha = 1 is softmax: use Softmax)"))
+
+    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+        epsilon = per_head("alpha", self.alpha, logits) - 1.0  # before rounding to the logits' dtype: α may be 1 + 1e-9
+        epsilon = torch.as_tensor(epsilon, dtype=logits.dtype, device=logits.device)
+        p: Tensor = _Entmax.apply(logits, visible, epsilon)  # type: ignore[no-untyped-call]
+        return p
+
+    def lipschitz(self, n: int) -> float:
+        alpha = largest(self.alpha)
+        if n == 1:
+            return 0.0
+        if alpha > 2:
+            return max(2.0, 2.0 ** (alpha - 2)) if n == 2 else math.inf
+        return max(_one_against_rest(alpha, 2), _one_against_rest(alpha, n))
+
+
+class LearnableEntmax(Entmax):
+    """α-entmax with one learned α per head, 1 < α < 2: α = 1 + σ(a), a starts at 0, so α at 1.5 (arXiv:1909.00015)."""
+
+    def __init__(self, num_heads: int) -> None:
+        nn.Module.__init__(self)
+        self.hold("alpha_logit", nn.Parameter(torch.zeros(num_heads)))
+
+    @property
+    def alpha(self) -> Tensor:  # type: ignore[override]
+        logit = self.alpha_logit
+        assert isinstance(logit, Tensor)
+        return 1.0 + torch.sigmoid(logit)
+
+
+def _one_against_rest(alpha: float, k: int) -> float:
+    """κ(k) of the module's docstring."""
+    e, rest = 2.0 - alpha, k - 1.0
+    rho = math.pow(rest, -(1 - e) / (1 + e))
+    return k / (math.pow(1 + rho, e) * (math.pow(rest / rho, e) + rest))
+
+
+class _Entmax(torch.autograd.Function):
+    """p from z, with the exact gradients of the module's docstring; differentiable twice."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, visible: Tensor, epsilon: Tensor) -> Tensor:
+        p = _solve(z, visible, epsilon)
+        ctx.save_for_backward(p, epsilon)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
+        p, epsilon = ctx.saved_tensors
+        support = p > 0
+        l = p.masked_fill(~support, 1.0).log()
+        u = ((1.0 - epsilon) * l).exp().masked_fill(~support, 0.0)
+        total = u.sum(-1, keepdim=True)
+        grad_z = u * (g - divide((u * g).sum(-1, keepdim=True), total))
+        if not ctx.needs_input_grad[2]:
+            return grad_z, None, None
+        return grad_z, None, (g * _slope_in_alpha(p, l, total, epsilon)).sum_to_size(epsilon.shape)
+
+
+def _slope_in_alpha(p: Tensor, l: Tensor, total: Tensor, epsilon: Tensor) -> Tensor:
+    """∂p/∂α on the support; l = log p, total = Σ p^(2−α)."""
+    r = -epsilon * l
+    e1, e2 = r.expm1(), _exp_beyond_first_order(r)
+    H = -(p * l).sum(-1, keepdim=True)
+    D = (p * e1).sum(-1, keepdim=True)
+    E = (p * e2).sum(-1, keepdim=True)
+    return divide(p * ((E - e2) / epsilon**2 - (l * D + H * e1) / epsilon), total)
+
+
+def _exp_beyond_first_order(r: Tensor) -> Tensor:
+    """e^r − 1 − r, accurate for small r too."""
+    small = r.abs() < 0.05
+    s = r.masked_fill(~small, 0.0)
+    series = s * s / 2 * (1 + s / 3 * (1 + s / 4 * (1 + s / 5 * (1 + s / 6 * (1 + s / 7 * (1 + s / 8))))))
+    return torch.where(small, series, r.expm1() - r)
+
+
+def _solve(z: Tensor, visible: Tensor, epsilon: Tensor) -> Tensor:
+    t = z - masked_max(z, visible)  # ≤ 0 where visible, 0 at the top
+    t = t.masked_fill(~visible, -torch.inf)
+    if bool((epsilon == 1.0).all()):
+        p = _sparsemax(t)
+    elif bool((epsilon == 0.5).all()):
+        p = _entmax15(t)
+    else:
+        p = _bisect(t, count_visible(visible, z.dtype), epsilon)
+    return p.masked_fill(~visible, 0.0)
+
+
+def _sparsemax(t: Tensor) -> Tensor:
+    """[t − τ]₊ with τ = (Σ_{top k} t − 1)/k, k the largest with 1 + k·t_(k) > Σ_{top k} t."""
+    x = t.clamp(min=-2.0)  # τ ≥ −1: what lies below never enters the support
+    ranked = x.sort(-1, descending=True).values
+    rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    sums = ranked.cumsum(-1)
+    k = (1 + rank * ranked > sums).sum(-1, keepdim=True)
+    tau = (sums.gather(-1, k - 1) - 1) / k
+    d = (x - tau).clamp(min=0.0)
+    tau = tau + (d.sum(-1, keepdim=True) - 1) / (d > 0).sum(-1, keepdim=True)  # one Newton step: rounding of sums
+    return (x - tau).clamp(min=0.0)
+
+
+def _entmax15(t: Tensor) -> Tensor:
+    """[t/2 − τ]₊² with τ = mean − √((1 − ss)/k) over the top k, ss their sum of squared deviations."""
+    x = (t / 2).clamp(min=-2.0)  # τ ≥ −1: what lies below never enters the support
+    ranked = x.sort(-1, descending=True).values
+    rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+    mean = ranked.cumsum(-1) / rank
+    mean_square = (ranked * ranked).cumsum(-1) / rank
+    candidates = mean - (1 / rank - (mean_square - mean * mean)).clamp(min=0.0).sqrt()
+    k = (candidates <= ranked).sum(-1, keepdim=True)
+    tau = candidates.gather(-1, k - 1)
+    for _ in range(2):  # Newton steps on Σ[x − τ]₊² = 1: rounding of sums
+        d = (x - tau).clamp(min=0.0)
+        tau = tau + ((d * d).sum(-1, keepdim=True) - 1) / (2 * d.sum(-1, keepdim=True))
+    return (x - tau).clamp(min=0.0).square()
+
+
+def _bisect(t: Tensor, n: Tensor, epsilon: Tensor) -> Tensor:
+    """exp(log1p(ε(t − λ))/ε) with λ found by bisection, for any ε > 0."""
+
+    def weights(offset: Tensor) -> Tensor:
+        return ((epsilon * (t - offset)).clamp(min=-1.0).log1p() / epsilon).exp()
+
+    low = torch.zeros_like(n + epsilon)
+    width = -(-epsilon * n.log()).expm1() / epsilon
+    for _ in range(56 if t.dtype == torch.float64 else 28):
+        width = width / 2
+        too_heavy = weights(low + width).sum(-1, keepdim=True) >= 1
+        low = torch.where(too_heavy, low + width, low)
+    p = weights(low)
+    return p / p.sum(-1, keepdim=True).clamp(min=torch.finfo(p.dtype).tiny)
+
+
+@register("sparsemax", formula="[z − τ]₊", paper="arXiv:1602.02068")
+def sparsemax() -> Map:
+    return Entmax(2.0)
+
+
+@register("entmax15", formula="[z/2 − τ]₊²", paper="arXiv:1905.05702")
+def entmax15() -> Map:
+    return Entmax(1.5)
+
+
+@register(
+    "entmax",
+    formula="[(α−1)z − τ]₊^(1/(α−1))",
+    paper="arXiv:1905.05702",
+    learnable=lambda embed_dim, num_heads: LearnableEntmax(num_heads),
+)
+def entmax(alpha: Number = 1.5) -> Map:
+    return Entmax(alpha)

@@ -1,0 +1,39 @@
+"""What is the limit of ever lower temperature?  Hard attention: all weight on the largest logit, shared among ties.
+
+The weights are piecewise constant, so their true gradient is 0; the backward pass uses softmax's gradient instead
+(straight-through, Bengio et al. 2013, arXiv:1308.3432).
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from undilute.rules.base import Map
+from undilute.rules.maps.softmax import Softmax
+from undilute.rules.registry import register
+from undilute.rules.rows import divide, masked_max
+
+
+class Hard(Map):
+    """1 on the largest logit (1/m on each of m equal ones), 0 elsewhere; gradient of softmax."""
+
+    is_sparse = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax = Softmax()
+
+    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+        top = ((logits == masked_max(logits, visible)) & visible).to(logits.dtype)
+        soft: Tensor = self.softmax(logits, visible)
+        return divide(top, top.sum(-1, keepdim=True)) + (soft - soft.detach())
+
+    def lipschitz(self, n: int) -> float:
+        return math.inf if n > 1 else 0.0
+
+
+@register("hard", formula="1 at argmax z, else 0", paper="arXiv:1308.3432")
+def hard() -> Map:
+    return Hard()

@@ -1,0 +1,49 @@
+"""What if no key had to compete?  Sigmoid attention: σ(z + b), b = −log n by default.
+
+Ramapuram et al. 2024, arXiv:2409.04431. Each weight depends on its own logit alone, so the slope is at most 1/4.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from undilute.rules.base import Map
+from undilute.rules.parameters import Number, finite, per_head
+from undilute.rules.registry import register
+from undilute.rules.rows import count_visible
+
+
+class Sigmoid(Map):
+    """σ(z + b).
+
+    Parameters
+    ----------
+    bias : None for −log n, or a number, or one per head
+    """
+
+    sums_to_one = False
+    is_shift_invariant = False
+
+    bias: Number
+
+    def __init__(self, bias: Number | None = None) -> None:
+        super().__init__()
+        self.follows_length = bias is None
+        if bias is not None:
+            self.hold("bias", finite("bias", bias))
+
+    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+        if self.follows_length:
+            bias: Number = -count_visible(visible, logits.dtype).log()
+        else:
+            bias = per_head("bias", self.bias, logits)
+        return torch.sigmoid(logits + bias).masked_fill(~visible, 0.0)
+
+    def lipschitz(self, n: int) -> float:
+        return 0.25
+
+
+@register("sigmoid", formula="σ(z − log n)", paper="arXiv:2409.04431")
+def sigmoid(bias: Number | None = None) -> Map:
+    return Sigmoid(bias)

@@ -1,0 +1,28 @@
+"""How does attention usually share itself out?  Softmax: e^z / Σ e^z, always positive, always summing to 1.
+
+Its Jacobian diag(p) − ppᵀ has spectral norm at most 1/2, reached at p = (1/2, 1/2).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from undilute.rules.base import Map, Rule
+from undilute.rules.registry import register
+from undilute.rules.rows import divide, masked_exp, masked_max
+
+
+class Softmax(Map):
+    """e^z / Σ e^z over the visible keys."""
+
+    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+        e = masked_exp(logits, visible, masked_max(logits.detach(), visible))
+        return divide(e, e.sum(-1, keepdim=True))
+
+    def lipschitz(self, n: int) -> float:
+        return 0.5 if n > 1 else 0.0
+
+
+@register("softmax", formula="e^z / Σ e^z", paper="arXiv:1706.03762")
+def softmax() -> Rule:
+    return Rule(map=Softmax())

@@ -1,0 +1,99 @@
+"""What a rule's parameters may be, and how they meet a batch of rows.
+
+A parameter is a number or a tensor. A tensor of shape ``(H,)`` holds one value per head and meets logits of shape
+``(..., H, queries, keys)``; a tensor with more dimensions must broadcast to ``(..., H, queries, 1)`` as it stands.
+A ``torch.nn.Parameter`` is learned like any other.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from undilute.errors import InvalidTensor, InvalidValue
+from undilute.rules.rows import broadcasts_to
+
+Number = float | Tensor
+
+
+class Parametrised(nn.Module):
+    """A module whose named parameters may be plain numbers, constant tensors or learned ones."""
+
+    def hold(self, name: str, value: Number) -> None:
+        """Keep ``value`` as attribute ``name``: numbers stay numbers, tensors follow ``.to(device)``."""
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Tensor):
+            self.register_buffer(name, value)
+        else:
+            setattr(self, name, float(value))
+        self.__dict__.setdefault("_held", []).append(name)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in self.__dict__.get("_held", []))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.item():g}" if value.numel() == 1 else f"<{value.numel()} values>"
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def finite(name: str, value: Number) -> Number:
+    """``value`` if all of it is finite, else a clear error."""
+    return _require(name, value, -math.inf, "a finite number")
+
+
+def above(name: str, value: Number, lowest: float, hint: str = "") -> Number:
+    """``value`` if all of it is finite and greater than ``lowest``, else a clear error."""
+    return _require(name, value, lowest, f"a finite number > {lowest:g}{hint}")
+
+
+def _require(name: str, value: Number, lowest: float, wanted: str) -> Number:
+    if not isinstance(value, Tensor):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise InvalidValue(f"{name} = {value!r}: must be {wanted}.") from None
+        if not (math.isfinite(number) and number > lowest):
+            raise InvalidValue(f"{name} = {value!r}: must be {wanted}.")
+        return number
+    if not value.is_floating_point():
+        raise InvalidValue(f"{name} has dtype {value.dtype}: must be a floating-point tensor.")
+    wrong = ~(torch.isfinite(value) & (value > lowest))
+    if bool(wrong.any()):
+        raise InvalidValue(f"{name} holds {value[wrong].flatten()[0].item()!r}: every value must be {wanted}.")
+    return value
+
+
+def count(name: str, value: object) -> int:
+    """``value`` if it is a whole number of at least 1, else a clear error."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidValue(f"{name} = {value!r}: must be a whole number of at least 1.")
+    return value
+
+
+def per_head(name: str, value: Number, logits: Tensor) -> Number:
+    """``value`` shaped so that it broadcasts over ``logits``: per-head vectors get two trailing dimensions."""
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return value
+    shaped = value[:, None, None] if value.dim() == 1 and value.numel() > 1 else value
+    rows = (*logits.shape[:-1], 1)
+    if not broadcasts_to(shaped.shape, rows):
+        raise InvalidTensor(
+            f"{name} has shape {tuple(value.shape)}, which does not fit logits of shape {tuple(logits.shape)}: "
+            f"give one number, one value per head (dimension -3 of the logits), or a shape that broadcasts to {rows}."
+        )
+    return shaped
+
+
+def largest(value: Number) -> float:
+    """The largest value in ``value``, as a plain number."""
+    return float(value.detach().max()) if isinstance(value, Tensor) else value
+
+
+def largest_magnitude(value: Number) -> float:
+    """The largest absolute value in ``value``, as a plain number."""
+    return float(value.detach().abs().max()) if isinstance(value, Tensor) else abs(value)

@@ -1,0 +1,1 @@
+"""What multiplies a row's logits: one file per scale."""

@@ -1,0 +1,133 @@
+"""α-entmax against independent solvers, the entmax package, and its own limits."""
+
+from __future__ import annotations
+
+import entmax as package
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.cases import rows, some_mask
+from undilute.rules import Entmax, LearnableEntmax, Rule
+
+
+def bisected(z: Tensor, alpha: float) -> Tensor:
+    """α-entmax of one row straight from its definition: bisect τ in [max − 1, max − n^(1−α)] on (α−1)z."""
+    x = (alpha - 1) * z
+    low, high = x.max() - 1, x.max() - len(z) ** (1 - alpha)
+    for _ in range(200):
+        middle = (low + high) / 2
+        if (x - middle).clamp(min=0).pow(1 / (alpha - 1)).sum() >= 1:
+            low = middle
+        else:
+            high = middle
+    return (x - low).clamp(min=0).pow(1 / (alpha - 1))
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.3, 1.5, 1.7, 2.0, 2.5, 4.0])
+def test_agrees_with_bisection_of_the_definition(alpha: float) -> None:
+    for seed, spread in enumerate((0.01, 0.3, 1.0, 5.0, 100.0)):
+        z = rows(20, 33, seed=seed, spread=spread)
+        expected = torch.stack([bisected(row, alpha) for row in z])
+        torch.testing.assert_close(Rule(map=Entmax(alpha))(z), expected, rtol=0, atol=1e-9)
+
+
+@given(
+    row=st.lists(st.floats(-30, 30), min_size=1, max_size=20),
+    alpha=st.one_of(st.sampled_from([1.5, 2.0]), st.floats(1.05, 3.5)),
+)
+def test_agrees_with_bisection_on_any_row(row: list[float], alpha: float) -> None:
+    z = torch.tensor(row, dtype=torch.float64)
+    torch.testing.assert_close(Rule(map=Entmax(alpha))(z), bisected(z, alpha), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_fast_path_equals_the_general_one(alpha: float) -> None:
+    for n in (1, 2, 7, 1000):
+        z = rows(20, n, seed=n, spread=0.5)
+        general = Rule(map=Entmax(alpha + 1e-12))(z)
+        torch.testing.assert_close(Rule(map=Entmax(alpha))(z), general, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 1.3, 1.75])
+def test_value_and_gradients_equal_the_entmax_packages(alpha: float) -> None:
+    z, upstream = rows(40, 25, seed=1, spread=1.0), rows(40, 25, seed=2)
+    ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
+    our_alpha, their_alpha = (torch.tensor(alpha, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    p = Rule(map=Entmax(our_alpha))(ours)
+    solver = {1.5: package.entmax15, 2.0: package.sparsemax}.get(alpha)
+    q = solver(theirs, dim=-1) if solver else package.entmax_bisect(theirs, their_alpha, dim=-1, n_iter=80)
+    torch.testing.assert_close(p, q, rtol=0, atol=1e-9)
+    (p * upstream).sum().backward()
+    (q * upstream).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-9)
+    if solver is None:
+        torch.testing.assert_close(our_alpha.grad, their_alpha.grad, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("alpha", [1.0001, 1.01, 1.2, 1.5, 1.8, 2.0, 2.6])
+def test_gradient_in_alpha(alpha: float) -> None:
+    z = rows(5, 6, seed=3, spread=0.7).requires_grad_()
+    a = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t, b: Rule(map=Entmax(b))(t), (z, a), eps=1e-6, atol=1e-5)
+
+
+def test_gradient_in_alpha_at_the_softmax_limit() -> None:
+    """dp/dα → p·(Σp·log²p − log²p)/2 as α → 1."""
+    z = rows(1, 6, seed=4)
+    p = z.softmax(-1)
+    limit = p * ((p * p.log() ** 2).sum(-1, keepdim=True) - p.log() ** 2) / 2
+    a = torch.tensor(1 + 1e-7, dtype=torch.float64)
+    got = torch.autograd.functional.jacobian(lambda b: Rule(map=Entmax(b))(z), a)
+    torch.testing.assert_close(got, limit, rtol=1e-4, atol=1e-7)
+
+
+def test_one_alpha_per_head_with_gradient() -> None:
+    z = rows(2, 3, 4, 6, seed=5).requires_grad_()
+    alphas = torch.tensor([1.2, 1.5, 2.0], dtype=torch.float64, requires_grad=True)
+    mask = some_mask(2, 1, 4, 6, seed=6)
+    p = Rule(map=Entmax(alphas))(z, mask)
+    for head, alpha in enumerate(alphas.tolist()):
+        torch.testing.assert_close(p[:, head], Rule(map=Entmax(alpha))(z[:, head], mask[:, 0]), rtol=0, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda t, b: Rule(map=Entmax(b))(t, mask), (z, alphas))
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 1.3])
+def test_twice_differentiable(alpha: float) -> None:
+    assert torch.autograd.gradgradcheck(Rule(map=Entmax(alpha)), (rows(3, 5, seed=7, spread=0.5).requires_grad_(),))
+
+
+@pytest.mark.parametrize(("epsilon", "error"), [(1e-2, 0.1), (1e-4, 1e-3), (1e-8, 1e-7)])
+def test_tends_to_softmax(epsilon: float, error: float) -> None:
+    for dtype in (torch.float64, torch.float32):
+        z = rows(50, 40, seed=8, dtype=dtype)
+        got = Rule(map=Entmax(1 + epsilon))(z)
+        floor = 4e-6 if dtype == torch.float32 else 0.0
+        torch.testing.assert_close(got, z.softmax(-1), rtol=0, atol=error + floor)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_support_lies_within_reach_of_the_top(alpha: float) -> None:
+    z = rows(100, 200, seed=9)
+    p = Rule(map=Entmax(alpha))(z)
+    assert (z[p > 0] > (z.max(-1, keepdim=True).values - 1 / (alpha - 1)).expand_as(z)[p > 0]).all()
+    led = torch.cat([torch.full((3, 1), 1 / (alpha - 1), dtype=torch.float64), torch.zeros(3, 500).double()], -1)
+    assert (Rule(map=Entmax(alpha))(led)[:, 0] == 1).all()  # a gap of 1/(α−1) is enough at every n
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 1.3])
+def test_float32_is_accurate_on_long_diffuse_rows(alpha: float) -> None:
+    z = rows(4, 50_000, seed=10, spread=0.05)
+    exact, got = Rule(map=Entmax(alpha))(z), Rule(map=Entmax(alpha))(z.float())
+    assert abs(float(got.double().sum(-1).mean()) - 1) < 1e-4
+    assert (got.double() - exact).abs().sum(-1).max() < 2e-3
+
+
+def test_learnable_alpha_starts_at_one_and_a_half_and_learns() -> None:
+    learned = LearnableEntmax(num_heads=3)
+    assert learned.alpha.tolist() == [1.5, 1.5, 1.5]
+    (Rule(map=learned)(rows(3, 4, 6, seed=11).float()) ** 2).sum().backward()
+    assert learned.alpha_logit.grad is not None
+    assert (learned.alpha_logit.grad != 0).all()

@@ -1,0 +1,199 @@
+"""What must hold for every rule, whatever it does."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from tests.cases import RULES, rows, some_mask
+from undilute.rules import Hard, Rule, Softmax
+
+
+def gradient(rule: Rule, logits: Tensor, upstream: Tensor, mask: Tensor | None = None) -> Tensor:
+    z = logits.clone().requires_grad_()
+    (rule(z, mask) * upstream).sum().backward()
+    assert z.grad is not None
+    return z.grad
+
+
+def test_gradient_is_exact(rule: Rule) -> None:
+    z = rows(2, 3, 7, seed=1).requires_grad_()
+    mask = some_mask(2, 3, 7, seed=2)
+    if isinstance(rule.map, Hard):  # straight-through by definition: softmax's gradient, not its own
+        soft = Rule(rule.scale, Softmax())
+        upstream = rows(2, 3, 7, seed=3)
+        assert torch.equal(gradient(rule, z.detach(), upstream, mask), gradient(soft, z.detach(), upstream, mask))
+        return
+    assert torch.autograd.gradcheck(rule, (z,))
+    assert torch.autograd.gradcheck(lambda t: rule(t, mask), (z,))
+
+
+def test_mask_equals_truncation(rule: Rule) -> None:
+    z, mask, upstream = rows(20, 9, seed=4), some_mask(20, 9, seed=5), rows(20, 9, seed=6)
+    weights, grad = rule(z, mask), gradient(rule, z, upstream, mask)
+    for i in range(20):
+        seen = mask[i]
+        torch.testing.assert_close(weights[i, seen], rule(z[i, seen]), rtol=1e-13, atol=1e-15)
+        torch.testing.assert_close(grad[i, seen], gradient(rule, z[i, seen], upstream[i, seen]), rtol=1e-12, atol=1e-13)
+        assert (weights[i, ~seen] == 0).all()
+        assert (grad[i, ~seen] == 0).all()
+
+
+def test_hidden_values_do_not_matter(rule: Rule) -> None:
+    z, mask = rows(10, 9, seed=7), some_mask(10, 9, seed=8)
+    expected = rule(z, mask)
+    for junk in (-math.inf, math.inf, math.nan, 1e300):
+        assert torch.equal(rule(z.masked_fill(~mask, junk), mask), expected)
+    assert torch.equal(rule(z.masked_fill(~mask, -math.inf)), expected)  # −inf hides by itself
+
+
+def test_shift_invariance_is_as_declared(rule: Rule) -> None:
+    z = rows(50, 9, seed=9)
+    moved = (rule(z + 3.7) - rule(z)).abs().max()
+    if rule.is_shift_invariant:
+        assert moved < 1e-12
+    else:
+        assert moved > 1e-3
+
+
+def test_permutation_equivariance(rule: Rule) -> None:
+    z, order = rows(50, 9, seed=10), torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(rule(z)[:, order], rule(z[:, order]), rtol=1e-13, atol=1e-15)
+    tied = z.round()
+    torch.testing.assert_close(rule(tied)[:, order], rule(tied[:, order]), rtol=1e-13, atol=1e-15)
+
+
+def test_monotonicity_is_as_declared(rule: Rule) -> None:
+    ordered = rows(200, 9, seed=11).sort(-1).values
+    falls = rule(ordered).diff(dim=-1).min()
+    if rule.is_monotone:
+        assert falls >= -1e-14
+    else:
+        assert falls < -1e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_low_precision_is_as_good_as_its_type(rule: Rule, dtype: torch.dtype) -> None:
+    z = rows(30, 40, seed=12).to(dtype)
+    exact, got = rule(z.double()), rule(z)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), exact, rtol=4 * torch.finfo(dtype).eps, atol=2e-6)
+    mask = some_mask(30, 40, seed=13)
+    torch.testing.assert_close(
+        rule(z, mask).double(), rule(z.double(), mask), rtol=4 * torch.finfo(dtype).eps, atol=2e-6
+    )
+
+
+def test_low_precision_gradients_are_finite_and_close(rule: Rule) -> None:
+    z, upstream = rows(30, 40, seed=14).to(torch.bfloat16), rows(30, 40, seed=15).to(torch.bfloat16)
+    exact = gradient(rule, z.double(), upstream.double())
+    error = (gradient(rule, z, upstream).double() - exact).abs().max()
+    assert error <= 4 * torch.finfo(torch.bfloat16).eps * max(1.0, float(exact.abs().max()))
+
+
+def test_one_key(rule: Rule) -> None:
+    weights = rule(rows(20, 1, seed=16))
+    assert weights.isfinite().all()
+    if rule.sums_to_one:
+        assert (weights == 1).all()
+
+
+def test_equal_logits_share_equally(rule: Rule) -> None:
+    weights = rule(torch.full((3, 8), 0.7, dtype=torch.float64))
+    torch.testing.assert_close(weights, weights[:, :1].expand(3, 8), rtol=1e-13, atol=0)
+    if rule.sums_to_one:
+        torch.testing.assert_close(weights, torch.full_like(weights, 1 / 8), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "row",
+    [
+        [1e4, -1e4, 0.0, 1e4],
+        [-1e4, -1e4, -1e4 - 5, -2e4],
+        [math.inf, 0.0, 1.0, -1.0],
+        [math.inf, math.inf, 1.0, -math.inf],
+        [-math.inf, 0.0, -math.inf, 1.0],
+        [0.0, 0.0, 0.0, 0.0],
+        [1e-320, -1e-320, 0.0, 5e-324],
+    ],
+    ids=str,
+)
+def test_extreme_logits(rule: Rule, row: list[float], dtype: torch.dtype) -> None:
+    z = torch.tensor([row, [0.3, 0.1, -0.2, 2.0]], dtype=dtype)
+    weights, grad = rule(z), gradient(rule, z, torch.ones_like(z))
+    assert not weights.isnan().any()
+    beyond_range = gradient(rule, z.double(), torch.ones_like(z).double()).abs() > torch.finfo(dtype).max
+    assert (grad.isfinite() | beyond_range).all()  # softpick's slope at 0 is 1/ε, more than float16 can say
+    assert (weights[z == -math.inf] == 0).all()
+    torch.testing.assert_close(weights[1], rule(z[1]), rtol=2 * torch.finfo(dtype).eps, atol=1e-7)
+    if rule.sums_to_one:
+        tolerance = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(z[:, 0]), rtol=tolerance, atol=0)
+        if row[0] == math.inf:
+            winners = (z[0] == math.inf).to(dtype)
+            torch.testing.assert_close(weights[0], winners / winners.sum(), rtol=tolerance, atol=0)
+
+
+def test_fully_masked_rows_are_zero_with_zero_gradient(rule: Rule) -> None:
+    z = rows(2, 3, 5, seed=17)
+    mask = torch.zeros(2, 3, 5, dtype=torch.bool)
+    mask[0, 0] = True
+    weights, grad = rule(z, mask), gradient(rule, z, rows(2, 3, 5, seed=18), mask)
+    assert (weights[~mask] == 0).all()
+    assert (grad[~mask] == 0).all()
+    torch.testing.assert_close(weights[0, 0], rule(z[0, 0]), rtol=1e-13, atol=1e-15)
+    assert (rule(torch.full((4,), -math.inf)) == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0, 5), (3, 0), (0,)])
+def test_empty_input(rule: Rule, shape: tuple[int, ...]) -> None:
+    z = torch.zeros(*shape, requires_grad=True)
+    weights = rule(z)
+    assert weights.shape == shape
+    weights.sum().backward()
+
+
+def test_batches_are_independent_rows(rule: Rule) -> None:
+    z = rows(2, 3, 4, 6, seed=19)
+    weights = rule(z)
+    for index in ((0, 0, 0), (1, 2, 3), (0, 1, 2)):
+        torch.testing.assert_close(weights[index], rule(z[index]), rtol=1e-13, atol=1e-15)
+
+
+def test_gradients_survive_a_second_derivative(rule: Rule) -> None:
+    z = rows(2, 6, seed=20).requires_grad_()
+    first = torch.autograd.grad((rule(z) ** 2).sum(), z, create_graph=True)[0]
+    assert torch.autograd.grad(first.pow(2).sum(), z)[0].isfinite().all()
+
+
+logits_rows = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=24)
+
+
+@pytest.mark.parametrize("name", RULES)
+@given(row=logits_rows, hidden=st.lists(st.booleans(), min_size=24, max_size=24))
+def test_any_row_any_mask(name: str, row: list[float], hidden: list[bool]) -> None:
+    rule = RULES[name]
+    z = torch.tensor(row, dtype=torch.float64)
+    mask = ~torch.tensor(hidden[: len(row)])
+    weights = rule(z, mask)
+    assert weights.isfinite().all()
+    assert (weights[~mask] == 0).all()
+    torch.testing.assert_close(weights[mask], rule(z[mask]), rtol=1e-12, atol=1e-15)
+    if rule.is_monotone:
+        ranked = weights[mask][z[mask].argsort()]
+        assert (ranked.diff() >= -1e-14).all()
+        assert (weights >= 0).all()
+    if rule.sums_to_one and mask.any():
+        assert abs(float(weights.sum()) - 1) < 1e-12
+
+
+def test_softmax_is_torchs() -> None:
+    z = rows(100, 50, seed=21)
+    torch.testing.assert_close(RULES["softmax"](z), F.softmax(z, -1), rtol=1e-14, atol=0)

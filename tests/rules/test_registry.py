@@ -1,0 +1,138 @@
+"""Names, the decorator, and errors that help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import undilute as ud
+from undilute import rules
+
+PRESETS = [
+    *("softmax", "temperature", "adaptive", "ssmax", "logn", "yarn", "llama4", "softmax1", "sink"),
+    *("sparsemax", "entmax15", "entmax", "as-entmax", "sigmoid", "sa-softmax", "softpick", "top-k", "hard"),
+]
+
+
+def test_every_promised_preset_is_there() -> None:
+    assert rules.names()[: len(PRESETS)] == PRESETS
+    for name in PRESETS:
+        preset = rules.preset(name)
+        assert preset.formula
+        assert preset.paper
+        assert isinstance(rules.get(name), rules.Rule)
+        assert isinstance(rules.learnable(name, 8, 2), rules.Rule)
+
+
+@pytest.fixture
+def squared_relu() -> Iterator[str]:
+    @rules.register("squared-relu", formula="relu(z)² / Σ relu(z)²")
+    class SquaredReLU(rules.Map):
+        is_sparse = True
+        is_shift_invariant = False
+        sums_to_one = False
+
+        def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+            w = logits.relu().square().masked_fill(~visible, 0.0)
+            return w / w.sum(-1, keepdim=True).clamp(min=1e-30)
+
+        def lipschitz(self, n: int) -> float:
+            return math.inf
+
+    yield "squared-relu"
+    rules.unregister("squared-relu")
+
+
+def test_a_users_rule_works_everywhere(squared_relu: str) -> None:
+    assert rules.get(squared_relu)(torch.tensor([2.0, 1.0, -3.0])).tolist() == pytest.approx([0.8, 0.2, 0.0])
+    q = torch.randn(1, 2, 5, 4)
+    assert ud.attention(q, q, q, rule=squared_relu, is_causal=True).shape == q.shape
+    assert ud.nn.Attention(8, 2, rule=squared_relu)(torch.randn(1, 3, 8)).shape == (1, 3, 8)
+    assert squared_relu in rules.names()
+
+
+def test_a_taken_name_is_refused() -> None:
+    with pytest.raises(ud.InvalidValue, match="'ssmax' is taken"):
+        rules.register("ssmax")(lambda: rules.Rule())
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(ud.UnknownName, match="did you mean 'sparsemax'"):
+        rules.get("sparse-max")
+    with pytest.raises(ud.UnknownName, match="known: adaptive, as-entmax"):
+        rules.get("qqqq")
+    with pytest.raises(LookupError):
+        ud.attention(*torch.randn(3, 1, 1, 2, 4).unbind(), rule="sofmax")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: rules.Entmax(1.0), "alpha = 1.0: must be a finite number > 1.*use Softmax"),
+        (lambda: rules.Entmax(0.5), "alpha = 0.5"),
+        (lambda: rules.Entmax(math.nan), "alpha = nan"),
+        (lambda: rules.Entmax(torch.tensor([1.5, 0.9])), "alpha holds 0.89.*every value must be"),
+        (lambda: rules.Entmax(torch.tensor([2, 3])), "alpha has dtype torch.int64"),
+        (lambda: rules.Entmax("big"), "alpha = 'big'"),
+        (lambda: rules.TopK(0), "k = 0: must be a whole number of at least 1"),
+        (lambda: rules.TopK(2.5), "k = 2.5"),
+        (lambda: rules.TopK(), "give exactly one"),
+        (lambda: rules.TopK(2, 0.5), "give exactly one"),
+        (lambda: rules.TopK(fraction=0.0), "fraction = 0.0"),
+        (lambda: rules.TopK(fraction=1.5), "fraction = 1.5"),
+        (lambda: rules.Temperature(0.0), "T = 0.0"),
+        (lambda: rules.Temperature(-1), "T = -1"),
+        (lambda: rules.LogLength(math.inf), "s = inf"),
+        (lambda: rules.LogN(1), "train_length = 1"),
+        (lambda: rules.YaRN(0), "factor = 0"),
+        (lambda: rules.Llama4(floor_length=0), "floor_length = 0"),
+        (lambda: rules.Softpick(0.0), "epsilon = 0.0"),
+        (lambda: rules.SelfAdjusted("V7"), "variant = 'V7': must be one of V0, V1, V2, V3"),
+        (lambda: rules.EntropyAdaptive([]), "coefficients is empty"),
+        (lambda: rules.EntropyAdaptive([1.0, math.nan]), "coefficients = nan"),
+        (lambda: rules.get("top-k", kay=3), r"got parameters \['kay'\]: it takes k, fraction"),
+        (lambda: rules.get(rules.Rule(), k=3), "go with a rule's name"),
+        (lambda: rules.get(3), "rule = 3 of type int"),
+        (lambda: rules.LearnablePowLogLength(8, 2)(torch.zeros(3), torch.ones(3).bool()), "call rule.on"),
+    ],
+)
+def test_bad_parameters_get_one_clear_error(make, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ud.InvalidValue, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r: r(torch.zeros(3, dtype=torch.int64)), "logits are torch.int64"),
+        (lambda r: r([1.0, 2.0]), "logits are list"),
+        (lambda r: r(torch.tensor(1.0)), "no dimension"),
+        (lambda r: r(torch.zeros(2, 3), torch.ones(2, 3)), "mask has dtype torch.float32"),
+        (lambda r: r(torch.zeros(2, 3), torch.ones(4, 3).bool()), r"\(4, 3\) does not broadcast.*\(2, 3\)"),
+        (lambda r: r(torch.zeros(3), torch.ones(2, 3).bool()), "does not broadcast"),
+        (lambda r: r(torch.zeros(3), torch.ones(3, device="meta").bool()), "mask is on meta"),
+        (lambda r: rules.Rule(rules.LogLength(torch.ones(4)))(torch.zeros(2, 3, 5, 5)), r"s has shape \(4,\)"),
+        (lambda r: rules.Rule(map=rules.Sink(torch.ones(4)))(torch.zeros(5, 5)), "one value per head"),
+    ],
+)
+def test_bad_tensors_get_one_clear_error(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ud.InvalidTensor, match=message):
+        call(rules.get("softmax"))
+
+
+def test_errors_are_one_family_and_fit_pythons() -> None:
+    assert issubclass(ud.InvalidValue, ud.UndiluteError)
+    assert issubclass(ud.InvalidValue, ValueError)
+    assert issubclass(ud.InvalidTensor, RuntimeError)
+    assert issubclass(ud.UnknownName, LookupError)
+    assert issubclass(ud.MissingExtra, ImportError)
+
+
+def test_rules_print_what_they_are() -> None:
+    text = repr(rules.Rule(rules.LogLength(0.43), rules.Entmax(torch.tensor([1.2, 1.4]))))
+    assert "LogLength(s=0.43, b=0)" in text
+    assert "Entmax(alpha=<2 values>)" in text
