@@ -2,7 +2,7 @@
 
 >>> import torch, undilute as ud
 >>> ud.rules.get("ssmax")(torch.tensor([4.0, 0.0, 0.0, 0.0])).round(decimals=3)
-tensor([0.7800, 0.0730, 0.0730, 0.0730])
+tensor([0.7830, 0.0720, 0.0720, 0.0720])
 
 To add a rule, put one file with a ``Map`` or a ``Scale`` and ``@register("name")`` into ``maps/`` or ``scales/``: every
 file there is loaded with this package. In your own code, ``@undilute.rules.register("name")`` is all it takes.

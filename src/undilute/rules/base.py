@@ -93,7 +93,7 @@ class Rule(Parametrised):
     --------
     >>> import torch, undilute as ud
     >>> rule = ud.rules.Rule(scale=ud.rules.LogLength(0.43), map=ud.rules.Entmax(1.5))
-    >>> rule(torch.tensor([[3.0, 0.0, 0.0, -1.0]]))
+    >>> rule(torch.tensor([[4.0, 0.0, 0.0, -1.0]]))
     tensor([[1., 0., 0., 0.]])
     >>> rule.sums_to_one, rule.is_sparse
     (True, True)

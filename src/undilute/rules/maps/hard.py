@@ -11,7 +11,7 @@ import math
 from torch import Tensor
 
 from undilute.rules.base import Map
-from undilute.rules.maps.softmax import Softmax
+from undilute.rules.maps.softmax import softmax_over
 from undilute.rules.registry import register
 from undilute.rules.rows import divide, masked_max
 
@@ -21,13 +21,9 @@ class Hard(Map):
 
     is_sparse = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.softmax = Softmax()
-
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         top = ((logits == masked_max(logits, visible)) & visible).to(logits.dtype)
-        soft: Tensor = self.softmax(logits, visible)
+        soft = softmax_over(logits, visible)
         return divide(top, top.sum(-1, keepdim=True)) + (soft - soft.detach())
 
     def lipschitz(self, n: int) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
-from undilute.rules.maps.softmax import Softmax
+from undilute.rules.maps.softmax import softmax_over
 from undilute.rules.registry import register
 from undilute.rules.rows import masked_max, masked_min
 
@@ -43,11 +43,9 @@ class SelfAdjusted(Map):
         self.variant = variant
         self.is_shift_invariant = variant in ("V1", "V2")
         self.is_monotone = variant != "V0"
-        self.softmax = Softmax()
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        weights: Tensor = self.softmax(logits, visible)
-        return self._factor(logits, visible) * weights
+        return self._factor(logits, visible) * softmax_over(logits, visible)
 
     def _factor(self, z: Tensor, visible: Tensor) -> Tensor:
         if self.variant == "V0":

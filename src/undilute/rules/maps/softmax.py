@@ -12,12 +12,17 @@ from undilute.rules.registry import register
 from undilute.rules.rows import divide, masked_exp, masked_max
 
 
+def softmax_over(logits: Tensor, visible: Tensor) -> Tensor:
+    """e^z / Σ e^z over the visible keys, 0 elsewhere; also what several other maps start from."""
+    e = masked_exp(logits, visible, masked_max(logits.detach(), visible))
+    return divide(e, e.sum(-1, keepdim=True))
+
+
 class Softmax(Map):
     """e^z / Σ e^z over the visible keys."""
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        e = masked_exp(logits, visible, masked_max(logits.detach(), visible))
-        return divide(e, e.sum(-1, keepdim=True))
+        return softmax_over(logits, visible)
 
     def lipschitz(self, n: int) -> float:
         return 0.5 if n > 1 else 0.0

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
-from undilute.rules.maps.softmax import Softmax
+from undilute.rules.maps.softmax import Softmax, softmax_over
 from undilute.rules.parameters import count
 from undilute.rules.registry import register
 
@@ -39,14 +39,12 @@ class TopK(Map):
             raise InvalidValue(f"fraction = {fraction!r}: must be > 0 and at most 1.")
         self.fraction = fraction
         self._share = Fraction(str(float(fraction or 0))).limit_denominator(10**6)  # 0.3 is 3/10, so 0.3·10 is 3
-        self.softmax = Softmax()
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         z = logits.detach().masked_fill(~visible, -torch.inf)
         last = (self._kept(visible.sum(-1, keepdim=True)) - 1).clamp(max=z.shape[-1] - 1)
         smallest_kept = z.sort(-1, descending=True).values.gather(-1, last)
-        weights: Tensor = self.softmax(logits, visible & (z >= smallest_kept))
-        return weights
+        return softmax_over(logits, visible & (z >= smallest_kept))
 
     def _kept(self, n: Tensor) -> Tensor:
         if self.k is not None:
@@ -55,7 +53,7 @@ class TopK(Map):
 
     def lipschitz(self, n: int) -> float:
         kept = int(self._kept(torch.tensor(n)))
-        return self.softmax.lipschitz(n) if kept >= n else math.inf
+        return Softmax().lipschitz(n) if kept >= n else math.inf
 
     def extra_repr(self) -> str:
         return f"k={self.k}" if self.k is not None else f"fraction={self.fraction}"

@@ -1,0 +1,109 @@
+"""The command as a user runs it: real processes, exit codes, files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from undilute import rules
+
+
+def undilute(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "undilute", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "160", **environment},
+    )
+
+
+def test_rules_lists_every_rule() -> None:
+    result = undilute("rules")
+    assert result.returncode == 0
+    for name in rules.names():
+        assert name in result.stdout
+    assert "[z/2 − τ]₊²" in result.stdout  # not eaten as markup
+
+
+def test_rules_in_a_narrow_terminal_keeps_names_whole() -> None:
+    result = undilute("rules", COLUMNS="80")
+    lines = result.stdout.splitlines()
+    assert all(any(line.strip().startswith(name) for line in lines) for name in rules.names())
+
+
+def test_rules_json_is_json() -> None:
+    rows = json.loads(undilute("rules", "--json", "--n", "64").stdout)
+    assert [row["name"] for row in rows] == rules.names()
+    assert {row["name"]: row["lipschitz"] for row in rows}["hard"] is None
+    assert {row["name"]: row["lipschitz"] for row in rows}["softmax"] == 0.5
+
+
+def test_one_rule_in_detail() -> None:
+    text = undilute("rules", "adaptive").stdout
+    assert "arXiv:2410.01104" in text
+    assert "min_entropy" in text
+    assert "varentropy" in text
+
+
+def test_plot_rules_writes_picture_page_and_numbers(tmp_path: Path) -> None:
+    result = undilute("plot", "rules", "--rules", "softmax,ssmax", "--longest", "64", "--output", str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
+    made = {path.name: path for path in (tmp_path / "out").iterdir()}
+    assert set(made) == {"rules.png", "rules.html", "rules.csv"}
+    assert made["rules.png"].read_bytes().startswith(b"\x89PNG")
+    page = made["rules.html"].read_text()
+    assert "<table>" in page
+    assert "https://cdn" not in page.split("<body>")[0]
+    with made["rules.csv"].open() as file:
+        table = list(csv.DictReader(file))
+    assert {row["rule"] for row in table} == {"softmax", "ssmax"}
+    assert [int(row["n"]) for row in table if row["rule"] == "ssmax"] == [2, 4, 8, 16, 32, 64]
+    assert "n = 64" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rules", "sparsmax"], "unknown rule 'sparsmax': did you mean 'sparsemax'"),
+        (["rules", "--n", "0"], "--n = 0"),
+        (["plot", "rules", "--rules", "nope"], "unknown rule 'nope'"),
+        (["plot", "rules", "--longest", "1"], "--longest = 1"),
+        (["plot", "rules", "--gap", "nan"], "gap = nan"),
+        (["plot", "rules", "--seeds", "0"], "seeds = 0"),
+        (["plot", "rules", "--longest", "4", "--output", "/proc/nowhere"], "cannot write"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = undilute(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_version_and_help() -> None:
+    from undilute import __version__
+
+    assert undilute("--version").stdout.strip() == __version__
+    assert "rules" in undilute("--help").stdout
+
+
+def test_missing_extra_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
+    result = undilute("rules", PYTHONPATH=str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr.strip() == "undilute: this needs 'typer', which is not installed: pip install 'undilute[cli]'."
+
+
+def test_import_is_light() -> None:
+    heavy = ("transformers", "plotly", "numba", "matplotlib", "typer", "rich", "pandas")
+    code = f"import sys, undilute; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -1,0 +1,56 @@
+"""What the README says is what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import torch
+
+import undilute as ud
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_table_of_rules_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "docs" / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    make_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_docs)
+    assert make_docs.readme_with_current_table(README) == README, "run `make docs`"
+    assert "| entmax15 |" in README
+
+
+def test_the_readmes_python_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) >= 2
+    try:
+        exec("\n".join(blocks), {})
+    finally:
+        ud.rules.unregister("squared-relu")
+
+
+def test_the_example_of_contributing_is_a_rule() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    try:
+        exec(block, {"__name__": "example"})
+        assert ud.rules.get("uniform")(torch.zeros(4)).tolist() == [0.25] * 4
+    finally:
+        ud.rules.unregister("uniform")
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{ud.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_dependency_is_explained() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    explained = (ROOT / "docs" / "dependencies.md").read_text()
+    for name in {re.split(r"[\[><=]", requirement)[0] for requirement in wanted} - {"undilute"}:
+        assert name in explained, name

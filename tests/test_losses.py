@@ -1,0 +1,109 @@
+"""The Fenchel–Young losses against the entmax package and their defining properties."""
+
+from __future__ import annotations
+
+import entmax as package
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+import undilute as ud
+from tests.cases import rows
+from undilute.losses import Entmax15Loss, EntmaxLoss, SparsemaxLoss, entmax15_loss, entmax_loss, sparsemax_loss
+
+TARGET = torch.arange(20) % 7
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (sparsemax_loss, package.sparsemax_loss),
+        (entmax15_loss, package.entmax15_loss),
+        (lambda x, y: entmax_loss(x, y, 1.3), lambda x, y: package.entmax_bisect_loss(x, y, 1.3, 80)),
+    ],
+    ids=["sparsemax", "entmax15", "entmax 1.3"],
+)
+def test_value_and_gradient_equal_the_entmax_packages(ours, theirs) -> None:  # type: ignore[no-untyped-def]
+    a, b = (rows(20, 7, seed=1).requires_grad_() for _ in range(2))
+    x, y = ours(a, TARGET), theirs(b, TARGET)
+    torch.testing.assert_close(x, y, rtol=0, atol=1e-9)
+    x.sum().backward()
+    y.sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0, 2.5])
+def test_gradients_in_logits_and_alpha(alpha: float) -> None:
+    x, a = rows(5, 4, seed=2).requires_grad_(), torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z, b: entmax_loss(z, TARGET[:5] % 4, b), (x, a))
+
+
+def test_gradient_is_weights_minus_target() -> None:
+    x = rows(20, 7, seed=3).requires_grad_()
+    entmax_loss(x, TARGET, 1.7).sum().backward()
+    expected = ud.rules.get("entmax", alpha=1.7)(x.detach()) - F.one_hot(TARGET, 7)
+    torch.testing.assert_close(x.grad, expected, rtol=0, atol=1e-12)
+
+
+def test_tends_to_cross_entropy() -> None:
+    x = rows(20, 7, seed=4)
+    torch.testing.assert_close(
+        entmax_loss(x, TARGET, 1 + 1e-6), F.cross_entropy(x, TARGET, reduction="none"), rtol=0, atol=1e-4
+    )
+
+
+@given(row=st.lists(st.floats(-20, 20), min_size=2, max_size=10), alpha=st.floats(1.1, 3.0))
+def test_never_negative_and_zero_exactly_beyond_the_margin(row: list[float], alpha: float) -> None:
+    x = torch.tensor([row], dtype=torch.float64)
+    loss = entmax_loss(x, torch.tensor([0]), alpha).item()
+    assert loss >= -1e-9
+    margin = row[0] - max(row[1:])
+    if margin > 1 / (alpha - 1) + 1e-6:
+        assert abs(loss) < 1e-9
+    elif margin < 1 / (alpha - 1) - 0.1:
+        assert loss > 0
+
+
+@pytest.mark.parametrize(("module", "function"), [(SparsemaxLoss, sparsemax_loss), (Entmax15Loss, entmax15_loss)])
+def test_modules_reduce_and_ignore(module, function) -> None:  # type: ignore[no-untyped-def]
+    x = rows(20, 7, seed=5)
+    each = function(x, TARGET)
+    torch.testing.assert_close(module()(x, TARGET), each.mean())
+    torch.testing.assert_close(module(reduction="sum")(x, TARGET), each.sum())
+    torch.testing.assert_close(module(reduction="none")(x, TARGET), each)
+    for ignored in (-100, 3):
+        target = TARGET.clone()
+        target[:5] = ignored
+        kept = target != ignored
+        torch.testing.assert_close(module(ignore_index=ignored)(x, target), each[kept].mean())
+
+
+def test_half_precision() -> None:
+    x = rows(20, 7, seed=6)
+    half = entmax_loss(x.bfloat16(), TARGET)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), entmax_loss(x.bfloat16().double(), TARGET), rtol=1e-2, atol=1e-2)
+
+
+def test_learned_alpha_gets_its_gradient() -> None:
+    loss = EntmaxLoss(torch.nn.Parameter(torch.tensor(1.5)))
+    loss(rows(20, 7, seed=7).float(), TARGET).backward()
+    assert next(loss.parameters()).grad != 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: entmax_loss(torch.zeros(2, 3, 4), torch.zeros(2).long()), ud.InvalidTensor, "must be"),
+        (lambda: entmax_loss(torch.zeros(2, 3), torch.zeros(3).long()), ud.InvalidTensor, r"target \(3,\)"),
+        (lambda: entmax_loss(torch.zeros(2, 3), torch.zeros(2)), ud.InvalidTensor, "dtype torch.float32"),
+        (lambda: entmax_loss(torch.zeros(2, 3), torch.tensor([0, 3])), ud.InvalidValue, r"outside 0 … 2"),
+        (lambda: entmax_loss(torch.zeros(2, 3), torch.tensor([0, 1]), 1.0), ud.InvalidValue, "alpha = 1.0"),
+        (lambda: EntmaxLoss(reduction="median"), ud.InvalidValue, "reduction = 'median'"),
+    ],
+)
+def test_bad_input(call, error: type, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=message):
+        call()
