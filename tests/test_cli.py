@@ -104,6 +104,6 @@ def test_missing_extra_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_import_is_light() -> None:
-    heavy = ("transformers", "plotly", "numba", "matplotlib", "typer", "rich", "pandas")
+    heavy = ("transformers", "plotly", "numba", "matplotlib", "typer", "rich", "pandas", "torch._dynamo")
     code = f"import sys, undilute; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

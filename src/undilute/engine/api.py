@@ -7,7 +7,7 @@ from typing import Literal, overload
 from torch import Tensor
 
 from undilute.engine.call import prepare
-from undilute.engine.routing import choose
+from undilute.engine.routing import run
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.registry import get
 
@@ -103,9 +103,9 @@ def attention(
         is_causal,
         scale,
         enable_gqa,
-        get(rule),
-        sliding_window,
-        return_entropy,
+        rule=get(rule),
+        sliding_window=sliding_window,
+        return_entropy=return_entropy,
     )
-    output, entropy = choose(call).run(call)
+    output, entropy = run(call)
     return output if entropy is None else (output, entropy)

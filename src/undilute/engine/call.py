@@ -6,11 +6,12 @@ Everything a user can get wrong is refused here, so that the routes need no chec
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
@@ -48,27 +49,32 @@ def prepare(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
     rule: Rule,
-    sliding_window: int | None,
-    return_entropy: bool,
+    sliding_window: int | None = None,
+    return_entropy: bool = False,
+    past: int | None = None,
 ) -> Call:
-    """Check the arguments of ``undilute.attention`` and put them in order."""
+    """Check the arguments of ``undilute.attention`` and put them in order.
+
+    ``past`` is for layers: causal attention whose first row stands at position ``past``, whatever ``attn_mask`` is.
+    """
     _check_tensors(query, key, value)
     groups = _groups(query, key, value, enable_gqa)
     shape = _logits_shape(query, key, value, groups)
-    causal, offset = bool(is_causal), 0
+    causal, offset = is_causal or past is not None, past or 0
     if attn_mask is not None:
         if is_causal:
             raise InvalidValue("attn_mask and is_causal = True: give one of the two, as with torch's attention.")
-        _check_mask(attn_mask, query, shape)
-        if isinstance(attn_mask, CausalBias):
-            lower_right = attn_mask.variant == CausalVariant.LOWER_RIGHT
-            attn_mask, causal, offset = None, True, shape[-1] - shape[-2] if lower_right else 0
+        if _is_causal_bias(attn_mask):
+            attn_mask, causal, offset = None, True, _offset(attn_mask, shape)
+        else:
+            _check_mask(attn_mask, query, shape)
     mask, bias = _split(attn_mask)
     return Call(
         query=query,
@@ -138,16 +144,25 @@ def _logits_shape(query: Tensor, key: Tensor, value: Tensor, groups: int) -> tor
     return torch.Size((*batch, query.shape[-2], key.shape[-2]))
 
 
+def _is_causal_bias(attn_mask: object) -> bool:
+    """Is it torch's CausalBias?  Asked without importing its module, which takes longer than torch itself."""
+    module = sys.modules.get("torch.nn.attention.bias")
+    return module is not None and isinstance(attn_mask, module.CausalBias)
+
+
+def _offset(attn_mask: Any, shape: torch.Size) -> int:
+    """Position of the first row under a CausalBias: 0 aligned to the upper left, S − L to the lower right."""
+    if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != tuple(shape[-2:]):
+        raise InvalidTensor(
+            f"attn_mask is a causal bias for {attn_mask.seq_len_q} × {attn_mask.seq_len_kv}: "
+            f"the lengths here are {shape[-2]} × {shape[-1]}."
+        )
+    return shape[-1] - shape[-2] if attn_mask.variant.name == "LOWER_RIGHT" else 0
+
+
 def _check_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> None:
     if not isinstance(attn_mask, Tensor):
         raise InvalidTensor(f"attn_mask is {type(attn_mask).__name__}: must be a boolean or floating-point tensor.")
-    if isinstance(attn_mask, CausalBias):
-        if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != tuple(shape[-2:]):
-            raise InvalidTensor(
-                f"attn_mask is a causal bias for {attn_mask.seq_len_q} × {attn_mask.seq_len_kv}: "
-                f"the lengths here are {shape[-2]} × {shape[-1]}."
-            )
-        return
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
         raise InvalidTensor(f"attn_mask has dtype {attn_mask.dtype}: must be bool (True = visible) or floating-point.")
     if attn_mask.device != query.device:

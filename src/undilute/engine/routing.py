@@ -30,6 +30,11 @@ def choose(call: Call) -> Route:
     return _for_rule(call.rule)
 
 
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Output and, if the call asks for it, entropy."""
+    return choose(call).run(call)
+
+
 def name_for(rule: Rule) -> str:
     """The route an ordinary call with this rule takes."""
     return _for_rule(rule).name

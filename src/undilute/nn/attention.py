@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from undilute.engine.api import attention
+from undilute.engine.call import prepare
+from undilute.engine.routing import run
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.nn.cache import KVCache
-from undilute.nn.heads import check_heads, masking, merge_heads, split_heads
+from undilute.nn.heads import check_heads, merge_heads, split_heads
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.registry import get, learnable
 
@@ -109,15 +110,17 @@ class Attention(nn.Module):
             q, k = self.rotate(q, k, 0 if cache is None else len(cache))
         if cache is not None:
             k, v = cache.append(k, v)
-        out = attention(
+        call = prepare(
             q,
             k,
             v,
-            masking(self.is_causal, attn_mask, q.shape[-2], k.shape[-2]),
+            attn_mask,
             dropout_p=self.dropout if self.training else 0.0,
             enable_gqa=True,
             rule=self.rule.on(x),
             sliding_window=self.sliding_window,
+            past=k.shape[-2] - q.shape[-2] if self.is_causal else None,
         )
+        out, _ = run(call)
         y: Tensor = self.out_proj(merge_heads(out))
         return y

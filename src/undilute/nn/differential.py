@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.nn.heads import check_heads, masking, merge_heads, split_heads
+from undilute.nn.heads import check_heads, merge_heads, split_heads
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.registry import get, learnable
 from undilute.structures.differential import differential, initial_lambda
@@ -74,6 +74,10 @@ class DifferentialAttention(nn.Module):
         """(batch, length, embed_dim) → (batch, length, embed_dim); ``attn_mask`` as in ``undilute.nn.Attention``."""
         if x.dim() != 3:
             raise InvalidTensor(f"x has shape {tuple(x.shape)}: must be (batch, length, embed_dim).")
+        if self.is_causal and attn_mask is not None:
+            future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+            hidden = -torch.inf if attn_mask.is_floating_point() else False
+            attn_mask = attn_mask.masked_fill(future, hidden)
         q = split_heads(self.q_proj(x), 2 * self.num_heads)
         k = split_heads(self.k_proj(x), self.num_kv_heads * (2 if self.version == 1 else 1))
         v = split_heads(self.v_proj(x), self.num_kv_heads)
@@ -86,7 +90,8 @@ class DifferentialAttention(nn.Module):
             v,
             self.lam(x),
             rule=self.rule.on(x),
-            attn_mask=masking(self.is_causal, attn_mask, x.shape[1], x.shape[1]),
+            attn_mask=attn_mask,
+            is_causal=self.is_causal and attn_mask is None,
             enable_gqa=True,
         )
         if self.version == 1:

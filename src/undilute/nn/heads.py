@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from undilute.errors import InvalidValue
 from undilute.rules.parameters import count
@@ -29,13 +28,3 @@ def check_heads(embed_dim: int, num_heads: int, num_kv_heads: int | None) -> int
     if num_heads % kv_heads:
         raise InvalidValue(f"num_heads = {num_heads} and num_kv_heads = {kv_heads}: num_heads must be a multiple.")
     return kv_heads
-
-
-def masking(is_causal: bool, attn_mask: Tensor | None, queries: int, keys: int) -> Tensor | None:
-    """The mask of a layer call: the user's own, or the causal one whose last query is the newest key."""
-    if attn_mask is not None and is_causal:
-        past = causal_lower_right(queries, keys)._materialize(attn_mask.device)
-        if attn_mask.is_floating_point():
-            return attn_mask.masked_fill(~past, -float("inf"))
-        return attn_mask & past
-    return causal_lower_right(queries, keys) if is_causal else attn_mask
