@@ -16,10 +16,25 @@ from undilute.rules.parameters import Parametrised
 
 
 class Scale(Parametrised):
-    """What multiplies the logits of a row. Subclasses write ``forward`` and ``bound``."""
+    """What multiplies the logits of a row. Subclasses write ``bound`` and either ``factor`` or ``forward``."""
+
+    def factor(self, n: Tensor) -> Tensor | float:
+        """The factor for rows of n visible keys, if that is all it depends on.
+
+        Such a scale can be folded into the queries, so that it costs nothing on a fast route.
+
+        Parameters
+        ----------
+        n : (..., 1) floating-point, at least 1
+
+        Returns
+        -------
+        A number, or a tensor that broadcasts to (..., 1).
+        """
+        raise TypeError(f"{type(self).__name__} must define factor(n) or forward(logits, visible)")
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor | float:
-        """The factor for each row.
+        """The factor for each row; overridden by scales that read the logits.
 
         Parameters
         ----------
@@ -30,7 +45,12 @@ class Scale(Parametrised):
         -------
         A number, or a tensor that broadcasts to (..., 1).
         """
-        raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
+        return self.factor(rows.count_visible(visible, logits.dtype))
+
+    @property
+    def is_foldable(self) -> bool:
+        """Does the factor depend on n alone?"""
+        return type(self).forward is Scale.forward
 
     def bound(self, n: int) -> float:
         """The largest |factor| a row of n visible keys can get."""

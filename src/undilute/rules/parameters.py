@@ -76,7 +76,10 @@ def count(name: str, value: object) -> int:
 
 
 def per_head(name: str, value: Number, logits: Tensor) -> Number:
-    """``value`` shaped so that it broadcasts over ``logits``: per-head vectors get two trailing dimensions."""
+    """``value`` shaped so that it broadcasts over ``logits``: per-head vectors get two trailing dimensions.
+
+    In place of the logits (..., keys) any tensor with the same rows will do, such as n (..., 1).
+    """
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
     shaped = value[:, None, None] if value.dim() == 1 and value.numel() > 1 else value

@@ -12,7 +12,6 @@ from torch import Tensor
 from undilute.rules.base import Rule, Scale
 from undilute.rules.parameters import above, finite
 from undilute.rules.registry import register
-from undilute.rules.rows import count_visible
 
 
 class Llama4(Scale):
@@ -26,9 +25,8 @@ class Llama4(Scale):
         self.hold("beta", finite("beta", beta))
         self.hold("floor_length", above("floor_length", floor_length, 0.0))
 
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        steps = (count_visible(visible, logits.dtype) / self.floor_length).floor()
-        return 1.0 + self.beta * steps.log1p()
+    def factor(self, n: Tensor) -> Tensor:
+        return 1.0 + self.beta * (n / self.floor_length).floor().log1p()
 
     def bound(self, n: int) -> float:
         return abs(1.0 + self.beta * math.log1p(n // self.floor_length))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from undilute.rules.base import Rule, Scale
 from undilute.rules.parameters import Number, finite, largest_magnitude, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import count_visible
 
 
 class LogLength(Scale):
@@ -36,9 +35,8 @@ class LogLength(Scale):
         self.hold("s", finite("s", s))
         self.hold("b", finite("b", b))
 
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        log_n = count_visible(visible, logits.dtype).log()
-        return per_head("s", self.s, logits) * log_n + per_head("b", self.b, logits)
+    def factor(self, n: Tensor) -> Tensor:
+        return per_head("s", self.s, n) * n.log() + per_head("b", self.b, n)
 
     def bound(self, n: int) -> float:
         return largest_magnitude(self.s * math.log(n) + self.b)

@@ -13,7 +13,6 @@ from torch import Tensor
 from undilute.rules.base import Rule, Scale
 from undilute.rules.parameters import above
 from undilute.rules.registry import register
-from undilute.rules.rows import count_visible
 
 
 class LogN(Scale):
@@ -25,8 +24,8 @@ class LogN(Scale):
         super().__init__()
         self.hold("train_length", above("train_length", train_length, 1.0))
 
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        return (count_visible(visible, logits.dtype).log() / math.log(self.train_length)).clamp(min=1.0)
+    def factor(self, n: Tensor) -> Tensor:
+        return (n.log() / math.log(self.train_length)).clamp(min=1.0)
 
     def bound(self, n: int) -> float:
         return max(1.0, math.log(n) / math.log(self.train_length))

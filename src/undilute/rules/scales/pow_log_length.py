@@ -20,7 +20,6 @@ from undilute.rules.base import Rule, Scale
 from undilute.rules.maps.entmax import Entmax
 from undilute.rules.parameters import Number, finite, largest_magnitude, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import count_visible
 
 LN2 = math.log(2)  # softplus(0): β of a token on which w_β says nothing
 
@@ -43,10 +42,9 @@ class PowLogLength(Scale):
         self.hold("gamma", finite("gamma", gamma))
         self.hold("delta", finite("delta", delta))
 
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        log_n = count_visible(visible, logits.dtype).clamp(min=2).log()
-        power = log_n ** per_head("gamma", self.gamma, logits)
-        return per_head("delta", self.delta, logits) + per_head("beta", self.beta, logits) * power
+    def factor(self, n: Tensor) -> Tensor:
+        power = n.clamp(min=2).log() ** per_head("gamma", self.gamma, n)
+        return per_head("delta", self.delta, n) + per_head("beta", self.beta, n) * power
 
     def bound(self, n: int) -> float:
         log_n = math.log(max(n, 2))
@@ -85,7 +83,7 @@ class LearnablePowLogLength(Scale):
         gamma = self.gamma_range * torch.tanh(self.gamma_projection(x))
         return PowLogLength(beta.transpose(-1, -2)[..., None], gamma.transpose(-1, -2)[..., None], self.delta)
 
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+    def factor(self, n: Tensor) -> Tensor:
         raise InvalidValue("this scale depends on the layer's input: call rule.on(x) first, or use it in nn.Attention.")
 
     def bound(self, n: int) -> float:

@@ -24,8 +24,8 @@ class Temperature(Scale):
         super().__init__()
         self.hold("T", above("T", T, 0.0))
 
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor | float:
-        return 1.0 / per_head("T", self.T, logits)
+    def factor(self, n: Tensor) -> Tensor | float:
+        return 1.0 / per_head("T", self.T, n)
 
     def bound(self, n: int) -> float:
         return largest_magnitude(1.0 / self.T)

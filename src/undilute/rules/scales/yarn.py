@@ -24,8 +24,8 @@ class YaRN(Scale):
         super().__init__()
         self.hold("factor", above("factor", factor, 0.0))
 
-    def forward(self, logits: Tensor, visible: Tensor) -> float:
-        return self.bound(logits.shape[-1])
+    def factor(self, n: Tensor) -> float:
+        return self.bound(1)
 
     def bound(self, n: int) -> float:
         return (0.1 * math.log(max(self.factor, 1.0)) + 1.0) ** 2
