@@ -16,9 +16,9 @@ from undilute.rules.parameters import Parametrised
 
 
 class Scale(Parametrised):
-    """What multiplies the logits of a row. Subclasses write ``bound`` and either ``factor`` or ``forward``."""
+    """What multiplies the logits of a row. Subclasses write ``bound`` and either ``at_length`` or ``forward``."""
 
-    def factor(self, n: Tensor) -> Tensor | float:
+    def at_length(self, n: Tensor) -> Tensor | float:
         """The factor for rows of n visible keys, if that is all it depends on.
 
         Such a scale can be folded into the queries, so that it costs nothing on a fast route.
@@ -31,7 +31,7 @@ class Scale(Parametrised):
         -------
         A number, or a tensor that broadcasts to (..., 1).
         """
-        raise TypeError(f"{type(self).__name__} must define factor(n) or forward(logits, visible)")
+        raise TypeError(f"{type(self).__name__} must define at_length(n) or forward(logits, visible)")
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor | float:
         """The factor for each row; overridden by scales that read the logits.
@@ -45,7 +45,7 @@ class Scale(Parametrised):
         -------
         A number, or a tensor that broadcasts to (..., 1).
         """
-        return self.factor(rows.count_visible(visible, logits.dtype))
+        return self.at_length(rows.count_visible(visible, logits.dtype))
 
     @property
     def is_foldable(self) -> bool:

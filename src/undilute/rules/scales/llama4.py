@@ -25,7 +25,7 @@ class Llama4(Scale):
         self.hold("beta", finite("beta", beta))
         self.hold("floor_length", above("floor_length", floor_length, 0.0))
 
-    def factor(self, n: Tensor) -> Tensor:
+    def at_length(self, n: Tensor) -> Tensor:
         return 1.0 + self.beta * (n / self.floor_length).floor().log1p()
 
     def bound(self, n: int) -> float:

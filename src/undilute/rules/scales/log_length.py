@@ -35,7 +35,7 @@ class LogLength(Scale):
         self.hold("s", finite("s", s))
         self.hold("b", finite("b", b))
 
-    def factor(self, n: Tensor) -> Tensor:
+    def at_length(self, n: Tensor) -> Tensor:
         return per_head("s", self.s, n) * n.log() + per_head("b", self.b, n)
 
     def bound(self, n: int) -> float:

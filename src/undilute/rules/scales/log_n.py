@@ -24,7 +24,7 @@ class LogN(Scale):
         super().__init__()
         self.hold("train_length", above("train_length", train_length, 1.0))
 
-    def factor(self, n: Tensor) -> Tensor:
+    def at_length(self, n: Tensor) -> Tensor:
         return (n.log() / math.log(self.train_length)).clamp(min=1.0)
 
     def bound(self, n: int) -> float:

@@ -42,7 +42,7 @@ class PowLogLength(Scale):
         self.hold("gamma", finite("gamma", gamma))
         self.hold("delta", finite("delta", delta))
 
-    def factor(self, n: Tensor) -> Tensor:
+    def at_length(self, n: Tensor) -> Tensor:
         power = n.clamp(min=2).log() ** per_head("gamma", self.gamma, n)
         return per_head("delta", self.delta, n) + per_head("beta", self.beta, n) * power
 
@@ -83,7 +83,7 @@ class LearnablePowLogLength(Scale):
         gamma = self.gamma_range * torch.tanh(self.gamma_projection(x))
         return PowLogLength(beta.transpose(-1, -2)[..., None], gamma.transpose(-1, -2)[..., None], self.delta)
 
-    def factor(self, n: Tensor) -> Tensor:
+    def at_length(self, n: Tensor) -> Tensor:
         raise InvalidValue("this scale depends on the layer's input: call rule.on(x) first, or use it in nn.Attention.")
 
     def bound(self, n: int) -> float:

@@ -24,7 +24,7 @@ class Temperature(Scale):
         super().__init__()
         self.hold("T", above("T", T, 0.0))
 
-    def factor(self, n: Tensor) -> Tensor | float:
+    def at_length(self, n: Tensor) -> Tensor | float:
         return 1.0 / per_head("T", self.T, n)
 
     def bound(self, n: int) -> float:

@@ -24,7 +24,7 @@ class YaRN(Scale):
         super().__init__()
         self.hold("factor", above("factor", factor, 0.0))
 
-    def factor(self, n: Tensor) -> float:
+    def at_length(self, n: Tensor) -> float:
         return self.bound(1)
 
     def bound(self, n: int) -> float:
