@@ -7,7 +7,8 @@ torch.Size([1, 8, 16, 64])
 """
 
 from undilute import losses, measures, nn, rules, structures
-from undilute.engine.api import attention
+from undilute.engine.api import attention, explain
+from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
 
 __version__ = "0.1.0"
@@ -19,9 +20,11 @@ __all__ = [
     "UndiluteError",
     "UnknownName",
     "attention",
+    "explain",
     "losses",
     "measures",
     "nn",
     "rules",
+    "set_memory_budget",
     "structures",
 ]

@@ -7,7 +7,7 @@ from typing import Literal, overload
 from torch import Tensor
 
 from undilute.engine.call import prepare
-from undilute.engine.routing import run
+from undilute.engine.routing import Route, choose, run
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.registry import get
 
@@ -26,6 +26,7 @@ def attention(
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
     return_entropy: Literal[False] = False,
+    route: str | None = None,
 ) -> Tensor: ...
 
 
@@ -43,6 +44,7 @@ def attention(
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
     return_entropy: Literal[True],
+    route: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -59,6 +61,7 @@ def attention(
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
     return_entropy: bool = False,
+    route: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention with any rule; with ``rule="softmax"`` the same as ``F.scaled_dot_product_attention``.
 
@@ -81,6 +84,7 @@ def attention(
     rule : a name (``undilute.rules.names()``), a Rule, a Map or a Scale
     sliding_window : row i sees only keys less than this many positions away, itself included
     return_entropy : also return the entropy of each row's weights, in nats
+    route : None to choose by itself (``undilute.explain`` says which), or "flash", "sparse", "rows", "reference"
 
     Returns
     -------
@@ -107,5 +111,45 @@ def attention(
         sliding_window=sliding_window,
         return_entropy=return_entropy,
     )
-    output, entropy = run(call)
+    output, entropy = run(call, route)
     return output if entropy is None else (output, entropy)
+
+
+def explain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    rule: str | Rule | Map | Scale = "softmax",
+    sliding_window: int | None = None,
+    return_entropy: bool = False,
+    route: str | None = None,
+) -> Route:
+    """Which route ``undilute.attention`` would take for these arguments, and why; nothing is computed.
+
+    Examples
+    --------
+    >>> import torch, undilute as ud
+    >>> q = torch.randn(1, 8, 1024, 64)
+    >>> print(ud.explain(q, q, q, rule="ssmax", is_causal=True))
+    flash: softmax-like, on PyTorch's own kernel
+    """
+    call = prepare(
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        scale,
+        enable_gqa,
+        rule=get(rule),
+        sliding_window=sliding_window,
+        return_entropy=return_entropy,
+    )
+    return choose(call, route)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
 from undilute.rules.parameters import count
@@ -43,6 +44,31 @@ class Call:
     dropout: float
     logits_shape: torch.Size
     return_entropy: bool
+
+    @property
+    def rows(self) -> int:
+        """L, the number of queries."""
+        return self.logits_shape[-2]
+
+    @property
+    def keys(self) -> int:
+        """S, the number of keys."""
+        return self.logits_shape[-1]
+
+    def block(self, start: int, stop: int) -> Call:
+        """The same call for queries start … stop − 1 and the keys they can reach."""
+        rows, keys = slice(start, stop), masks.reach(self, start, stop)
+        return replace(
+            self,
+            query=self.query[..., rows, :],
+            key=self.key[..., keys, :],
+            value=self.value[..., keys, :],
+            rule=self.rule.rows(rows, self.rows),
+            mask=None if self.mask is None else masks.part(self.mask, rows, keys),
+            bias=None if self.bias is None else masks.part(self.bias, rows, keys),
+            offset=self.offset + start - keys.start,
+            logits_shape=torch.Size((*self.logits_shape[:-2], stop - start, keys.stop - keys.start)),
+        )
 
 
 def prepare(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from undilute.engine import masks
 from undilute.engine.call import Call
 from undilute.measures.entropy import entropy
 from undilute.rules import rows
+
+
+def obstacle(call: Call) -> str | None:
+    """Why this route cannot run the call, or None."""
+    return None
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -20,21 +25,9 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     logits = (query * call.scale) @ key.transpose(-1, -2)  # (..., Hq, L, S)
     if call.bias is not None:
         logits = logits + call.bias.to(dtype)
-    weights: Tensor = call.rule(rows.bounded(logits), visible(call))
+    seen = masks.visible(call, slice(0, call.rows), slice(0, call.keys))
+    weights: Tensor = call.rule(rows.bounded(logits), seen)
     spread = entropy(weights).expand(call.logits_shape[:-1]) if call.return_entropy else None
     if call.dropout > 0.0:
         weights = F.dropout(weights, call.dropout)
     return (weights @ value).to(call.query.dtype), spread
-
-
-def visible(call: Call) -> Tensor | None:
-    """Which keys each row sees, boolean and broadcastable to (..., Hq, L, S); None if every row sees every key."""
-    mask = call.mask
-    if call.causal or call.window is not None:
-        position = torch.arange(call.logits_shape[-2], device=call.query.device)[:, None] + call.offset
-        ahead = torch.arange(call.logits_shape[-1], device=call.query.device) - position  # (L, S)
-        near = ahead <= 0 if call.causal else torch.ones_like(ahead, dtype=torch.bool)
-        if call.window is not None:
-            near = near & (ahead.abs() < call.window)
-        mask = near if mask is None else mask & near
-    return mask

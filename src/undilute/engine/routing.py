@@ -1,44 +1,86 @@
 """Which implementation runs a call?  The one place that decides.
 
-Today there is one route, the dense reference. A faster one is added as a module with the same ``run(call)`` and a line
-in ``choose``; the public call does not change.
+| route | runs | memory |
+|---|---|---|
+| flash | softmax-like rules, by PyTorch's own kernel | O(n) |
+| sparse | entmax and top-k on CPU: only the support is touched | O(n) |
+| rows | everything else: blocks of query rows | O(block · n) |
+| reference | small calls: dense, the specification | O(n²) |
+
+A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) and ``run(call)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from undilute.engine import reference
+from undilute.engine import flash, reference, rows
 from undilute.engine.call import Call
-from undilute.rules.base import Rule
+from undilute.errors import InvalidValue, UnknownName
+from undilute.rules.rows import working_dtype
+
+SMALL = 2**16  # logits; up to here dense is fastest, and it is differentiable twice
+
+
+class Implementation(Protocol):
+    """What a route's module offers."""
+
+    def obstacle(self, call: Call) -> str | None: ...
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
+
+
+ROUTES: dict[str, Implementation] = {"flash": flash, "rows": rows, "reference": reference}
+NAMES = ", ".join(ROUTES)
 
 
 @dataclass(frozen=True)
 class Route:
-    """An implementation: its name, how to run it, and why it was chosen."""
+    """The route a call takes, and why; prints as one sentence."""
 
     name: str
-    run: Callable[[Call], tuple[Tensor, Tensor | None]]
     reason: str
 
-
-def choose(call: Call) -> Route:
-    """The route for this call."""
-    return _for_rule(call.rule)
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
 
-def run(call: Call) -> tuple[Tensor, Tensor | None]:
+def choose(call: Call, forced: str | None = None) -> Route:
+    """The route for this call; a forced one is refused if it cannot run the call."""
+    if forced is not None:
+        if forced not in ROUTES:
+            raise UnknownName("route", forced, ROUTES)
+        if (why := ROUTES[forced].obstacle(call)) is not None:
+            raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
+        return Route(forced, "asked for")
+    if call.logits_shape.numel() <= SMALL or 0 in call.query.shape:
+        return Route("reference", f"{call.logits_shape.numel():,} logits, where dense is fastest")
+    return _fast_route(call)
+
+
+def _fast_route(call: Call) -> Route:
+    why_not = []
+    for name, praise in (("flash", "softmax-like, on PyTorch's own kernel"),):
+        why = ROUTES[name].obstacle(call)
+        if why is None and not _fits_the_dtype(call):
+            why = "products of query and key overflow"
+        if why is None:
+            return Route(name, praise)
+        why_not.append(f"not {name}, since {why}")
+    return Route("rows", f"blocks of query rows ({'; '.join(why_not)})")
+
+
+def _fits_the_dtype(call: Call) -> bool:
+    """Are all q·k certain to be finite, with room to spare?  The kernels, unlike the reference, need that."""
+    largest = [float(torch.linalg.vector_norm(t.detach(), torch.inf)) for t in (call.query, call.key)]
+    limit: float = torch.finfo(working_dtype(call.query.dtype)).max
+    return largest[0] * largest[1] * call.query.shape[-1] * max(1.0, abs(call.scale)) < math.sqrt(limit)
+
+
+def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:
     """Output and, if the call asks for it, entropy."""
-    return choose(call).run(call)
-
-
-def name_for(rule: Rule) -> str:
-    """The route an ordinary call with this rule takes."""
-    return _for_rule(rule).name
-
-
-def _for_rule(rule: Rule) -> Route:
-    return Route("reference", reference.run, "the only route so far; dense, n × n memory")
+    return ROUTES[choose(call, forced).name].run(call)

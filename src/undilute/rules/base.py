@@ -7,6 +7,7 @@ turns the scaled logits into weights (softmax, entmax, sigmoid, …). Any scale 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor
@@ -96,6 +97,21 @@ class Map(Parametrised):
         """
         raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
 
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+        """The same weights, without gradient and written over ``logits``: an optional short cut for speed.
+
+        Parameters
+        ----------
+        logits : (rows, keys), finite, to be overwritten
+        n : (rows, 1), visible keys of each row
+        hide : fills the hidden keys of ``logits`` with a number; until it is called they hold anything
+
+        Returns
+        -------
+        (rows, keys), exactly 0 where hidden; None if the map has no such form.
+        """
+        return None
+
     def lipschitz(self, n: int) -> float:
         """Smallest known L with ‖w(z) − w(z')‖₂ ≤ L‖z − z'‖₂ on rows of n keys; ``math.inf`` if there is none."""
         raise TypeError(f"{type(self).__name__} must define lipschitz(n)")
@@ -156,6 +172,11 @@ class Rule(Parametrised):
         """This rule for the layer input ``x`` (batch, queries, embed); differs only if the scale reads the input."""
         scale = self.scale.on(x)
         return self if scale is self.scale else Rule(scale, self.map)
+
+    def rows(self, rows: slice, length: int) -> Rule:
+        """This rule for some of ``length`` rows; differs only if a parameter is given per row."""
+        scale, map = self.scale.for_rows(rows, length), self.map.for_rows(rows, length)
+        return self if scale is self.scale and map is self.map else Rule(scale, map)
 
     @property
     def sums_to_one(self) -> bool:

@@ -7,7 +7,9 @@ A ``torch.nn.Parameter`` is learned like any other.
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +32,22 @@ class Parametrised(nn.Module):
         else:
             setattr(self, name, float(value))
         self.__dict__.setdefault("_held", []).append(name)
+
+    def for_rows(self, rows: slice, length: int) -> Self:
+        """This module for some of ``length`` rows: parameters given per row (..., length, 1) are cut to size."""
+        cut = {
+            name: value[..., rows, :]
+            for name in self.__dict__.get("_held", [])
+            if isinstance(value := getattr(self, name), Tensor) and value.dim() > 1 and value.shape[-2] == length > 1
+        }
+        if not cut:
+            return self
+        twin = copy.copy(self)
+        twin._parameters, twin._buffers = dict(self._parameters), dict(self._buffers)
+        for name, value in cut.items():
+            twin._parameters.pop(name, None)
+            twin._buffers[name] = value
+        return twin
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_short(getattr(self, name))}" for name in self.__dict__.get("_held", []))

@@ -7,7 +7,9 @@ The weights are piecewise constant, so their true gradient is 0; the backward pa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from undilute.rules.base import Map
@@ -25,6 +27,12 @@ class Hard(Map):
         top = ((logits == masked_max(logits, visible)) & visible).to(logits.dtype)
         soft = softmax_over(logits, visible)
         return divide(top, top.sum(-1, keepdim=True)) + (soft - soft.detach())
+
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+        hide(-torch.inf)
+        top = logits.amax(-1, keepdim=True)
+        weights = logits.eq_(top.masked_fill_(top == -torch.inf, torch.inf))
+        return weights.div_(weights.sum(-1, keepdim=True).clamp_(min=1.0))
 
     def lipschitz(self, n: int) -> float:
         return math.inf if n > 1 else 0.0

@@ -5,6 +5,8 @@ Ramapuram et al. 2024, arXiv:2409.04431. Each weight depends on its own logit al
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -39,6 +41,13 @@ class Sigmoid(Map):
         else:
             bias = per_head("bias", self.bias, logits)
         return torch.sigmoid(logits + bias).masked_fill(~visible, 0.0)
+
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+        if not self.follows_length and isinstance(self.bias, Tensor):
+            return None
+        logits.sub_(n.log()) if self.follows_length else logits.add_(self.bias)
+        hide(-torch.inf)
+        return logits.sigmoid_()
 
     def lipschitz(self, n: int) -> float:
         return 0.25

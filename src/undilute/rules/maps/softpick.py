@@ -10,6 +10,7 @@ near z = 0 the slope really is of order 1/ε.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -40,6 +41,15 @@ class Softpick(Map):
         far = (logits.masked_fill(~visible, 0.0) - top).exp() - shrink
         y = torch.where(logits < 1.0, near, far).masked_fill(~visible, 0.0)
         return y.clamp(min=0.0) / (y.abs().sum(-1, keepdim=True) + self.epsilon * shrink)
+
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+        hide(0.0)  # e^0 − 1 = 0: counts nowhere
+        if float(logits.max()) > 80.0:  # e^z would overflow
+            return None
+        y = logits.expm1_()
+        total = y.sum(-1, keepdim=True)
+        positive = y.clamp_(min=0.0).sum(-1, keepdim=True)
+        return y.div_(2 * positive - total + self.epsilon)  # Σ|y| = 2·Σ y₊ − Σ y
 
     def lipschitz(self, n: int) -> float:
         return 2.0 + (1.0 + math.sqrt(n)) / self.epsilon

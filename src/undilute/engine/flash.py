@@ -1,0 +1,211 @@
+"""Softmax-like rules at flash speed: PyTorch's own kernel, with everything else folded around it.
+
+- A scale that depends on n alone is multiplied into the queries (`scaling`).
+- Sink: out · σ(lse − s), where lse is the kernel's log-sum-exp.
+- Entropy: H = lse − scale·q·k̄, where k̄ is attention with the keys as values. So adaptive temperature is two calls:
+  one for H and β(H), one with β·q.
+
+The gradient of lse comes from the same backward kernel. It forms dS = P ∘ (dP − D) with D = Σ dO·O; a gradient g of
+lse adds P·g, that is D − g. One more column does that: value 0 (so dP is unchanged), output −g, output gradient 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from undilute.engine import masks, scaling
+from undilute.engine.call import Call
+from undilute.rules.maps.sink import Sink
+from undilute.rules.maps.softmax import Softmax
+from undilute.rules.parameters import per_head
+from undilute.rules.rows import working_dtype
+from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
+
+MASKED_ROWS = 256  # rows per kernel call when a mask has to be written out
+
+
+def obstacle(call: Call) -> str | None:
+    """Why this route cannot run the call, or None."""
+    rule = call.rule
+    if not isinstance(rule.map, Softmax | Sink):
+        return f"the map {type(rule.map).__name__} is not softmax-like"
+    if not (rule.scale.is_foldable or isinstance(rule.scale, EntropyAdaptive)):
+        return f"the scale {type(rule.scale).__name__} reads the logits"
+    if call.query.device.type != "cpu":
+        return f"no kernel that returns log-sum-exp is wired up for {call.query.device.type}"
+    if call.dropout > 0:
+        return "the kernel has no dropout"
+    if call.bias is not None and (call.bias.requires_grad or call.return_entropy or not scaling.is_trivial(rule)):
+        return "an additive mask needs its own gradient, scale or share in the entropy"
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Output and, if asked for, entropy."""
+    adaptive = call.rule.scale
+    if isinstance(adaptive, EntropyAdaptive):
+        beta = adaptive.beta(_entropy(scaling.multiply(call, 1.0)))
+        call = scaling.multiply(call, beta[..., None].to(working_dtype(call.query.dtype)))
+    else:
+        call = scaling.fold(call)
+    out, lse = _attend(call, call.value)
+    if isinstance(call.rule.map, Sink):
+        sink = per_head("s", call.rule.map.s, lse[..., None])
+        out = (out * torch.sigmoid(lse[..., None] - sink)).to(out.dtype)
+    return out, _entropy(call) if call.return_entropy else None
+
+
+def _entropy(call: Call) -> Tensor:
+    """Entropy of softmax(logits) per row, (..., Hq, L); in float32 at least, since it is a difference."""
+    dtype = working_dtype(call.query.dtype)
+    query, key = call.query.to(dtype), call.key.to(dtype)
+    mean_key, lse = _attend(call, key, query, key)
+    return (lse - call.scale * (query * mean_key).sum(-1)).clamp(min=0.0)
+
+
+def _attend(call: Call, value: Tensor, query: Tensor | None = None, key: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """softmax(scale·q·kᵀ)·value and log-sum-exp, (..., Hq, L, Ev) and (..., Hq, L)."""
+    query, key = call.query if query is None else query, call.key if key is None else key
+    *batch, heads, _, _ = (1, *call.logits_shape) if len(call.logits_shape) < 3 else call.logits_shape
+    width = max(query.shape[-1], value.shape[-1])
+    kv_heads = heads // call.groups
+    q, k, v = (
+        _four_dimensional(F.pad(t, (0, width - t.shape[-1])), batch, h)
+        for t, h in ((query, heads), (key, kv_heads), (value, kv_heads))
+    )
+    out, lse = _Flash.apply(q, k, v, call)  # type: ignore[no-untyped-call]
+    shape = call.logits_shape[:-1]
+    return out.reshape(*shape, width)[..., : value.shape[-1]], lse.reshape(shape)
+
+
+def _four_dimensional(t: Tensor, batch: list[int], heads: int) -> Tensor:
+    """(..., H, L, E) with its leading dimensions expanded and flattened to (B, H, L, E)."""
+    return t.expand(*batch, heads, *t.shape[-2:]).reshape(-1, heads, *t.shape[-2:])
+
+
+class Piece(NamedTuple):
+    """One call of the kernel: some rows against some keys."""
+
+    rows: slice
+    keys: slice
+    causal: bool
+    mask: Tensor | None  # additive, 4-dimensional
+
+
+def _pieces(call: Call, batch: int) -> Iterator[Piece]:
+    """The kernel calls that make up a call: one if its masks allow it, else blocks of rows with masks written out."""
+    everything = Piece(slice(0, call.rows), slice(0, call.keys), call.causal, None)
+    plain = call.window is None and (not call.causal or call.offset == 0)
+    written = call.bias if call.bias is not None else call.mask
+    if plain and written is None:
+        yield everything
+        return
+    if plain and call.bias is None and call.mask is not None and (call.mask.dim() < 2 or call.mask.shape[-2] == 1):
+        yield everything._replace(mask=_additive(call.mask, None, call, batch))
+        return
+    for start in range(0, call.rows, MASKED_ROWS):
+        rows = slice(start, min(start + MASKED_ROWS, call.rows))
+        keys = masks.reach(call, rows.start, rows.stop)
+        if keys.stop == keys.start:
+            continue
+        seen = masks.visible(call, rows, keys)
+        bias = None if call.bias is None else masks.part(call.bias, rows, keys)
+        if seen is not None and bias is None and call.mask is None and bool(seen.all()):
+            seen = None
+        yield Piece(rows, keys, False, None if seen is bias is None else _additive(seen, bias, call, batch))
+
+
+def _additive(seen: Tensor | None, bias: Tensor | None, call: Call, batch: int) -> Tensor:
+    """The kernel's mask: bias where visible, −inf elsewhere, as (1 or B, 1 or H, 1 or rows, keys)."""
+    dtype = call.query.dtype
+    if bias is None:
+        assert seen is not None
+        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -torch.inf)
+    else:
+        mask = bias.to(dtype) if seen is None else bias.to(dtype).masked_fill(~seen, -torch.inf)
+    lead = mask.shape[:-2]
+    mask = mask.reshape(*(1,) * (2 - mask.dim()), *mask.shape)
+    if len(lead) > 2:
+        mask = mask.expand(*call.logits_shape[:-3], *mask.shape[-3:])
+        mask = mask.reshape(batch, *mask.shape[-3:])
+    return mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
+
+
+class _Flash(torch.autograd.Function):
+    """(out, lse) of the CPU flash kernel, differentiable in q, k and v through both."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        ctx.call = call
+        ctx.set_materialize_grads(False)
+        out, lse = None, None
+        for piece in _pieces(call, q.shape[0]):
+            o, l = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                q[:, :, piece.rows],
+                k[:, :, piece.keys],
+                v[:, :, piece.keys],
+                0.0,
+                piece.causal,
+                attn_mask=_cast(piece.mask, q),
+                scale=call.scale,
+            )
+            if piece.rows == slice(0, call.rows):
+                out, lse = o, l
+                break
+            if out is None or lse is None:
+                out, lse = torch.zeros_like(q), q.new_zeros(q.shape[:-1], dtype=l.dtype)
+            out[:, :, piece.rows], lse[:, :, piece.rows] = o, l
+        if out is None or lse is None:  # no row sees anything
+            out, lse = torch.zeros_like(q), q.new_zeros(q.shape[:-1], dtype=working_dtype(q.dtype))
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        if grad_out is None and grad_lse is None:
+            return None, None, None, None
+        grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+        width = q.shape[-1]
+        if grad_lse is not None:
+            column = grad_lse[..., None].to(out.dtype)
+            out, grad_out = torch.cat([out, -column], -1), torch.cat([grad_out, torch.ones_like(column)], -1)
+            q, k, v = (F.pad(t, (0, 1)) for t in (q, k, v))
+        grad_q, grad_k, grad_v = _backward(ctx.call, q, k, v, out, lse, grad_out)
+        return grad_q[..., :width], grad_k[..., :width], grad_v[..., :width], None
+
+
+def _backward(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    total: tuple[Tensor, Tensor, Tensor] | None = None
+    for piece in _pieces(call, q.shape[0]):
+        gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out[:, :, piece.rows].contiguous(),
+            q[:, :, piece.rows],
+            k[:, :, piece.keys],
+            v[:, :, piece.keys],
+            out[:, :, piece.rows],
+            lse[:, :, piece.rows],
+            0.0,
+            piece.causal,
+            attn_mask=_cast(piece.mask, q),
+            scale=call.scale,
+        )
+        if piece.rows == slice(0, call.rows):
+            return gradients  # type: ignore[no-any-return]
+        total = (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)) if total is None else total
+        total[0][:, :, piece.rows] = gradients[0]
+        total[1][:, :, piece.keys] += gradients[1]
+        total[2][:, :, piece.keys] += gradients[2]
+    return total if total is not None else (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v))
+
+
+def _cast(mask: Tensor | None, q: Tensor) -> Tensor | None:
+    return None if mask is None else mask.to(q.dtype)

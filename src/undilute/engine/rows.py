@@ -1,0 +1,175 @@
+"""Any rule in linear memory: blocks of query rows, each run by the reference, each recomputed in the backward pass.
+
+Pure torch, any device, any rule, a user's own included. A map with an in-place form (``Map.weigh_``) takes a short cut
+forward: two matrix products per head and a few passes over the logits. The backward pass always differentiates the
+reference, so it is exact for whatever the rule is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from undilute.engine import masks, reference, scaling
+from undilute.engine.budget import memory_budget
+from undilute.engine.call import Call
+from undilute.measures.entropy import entropy
+from undilute.rules.base import Map
+from undilute.rules.rows import working_dtype
+
+TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
+FAST_ROWS = 128  # rows per head in the in-place form: enough for the matrix product, few enough for the caches
+
+
+def obstacle(call: Call) -> str | None:
+    """Why this route cannot run the call, or None."""
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Output and, if asked for, entropy."""
+    held = [t for t in (*call.rule.parameters(), *call.rule.buffers()) if t.requires_grad]
+    seed = int(torch.randint(2**62, ())) if call.dropout > 0 else None
+    out, spread = _Rows.apply(call, seed, call.query, call.key, call.value, call.bias, *held)  # type: ignore[no-untyped-call]
+    return out, spread
+
+
+def _blocks(call: Call) -> Iterator[tuple[slice, slice]]:
+    """Rows, and the keys they reach, that fit the memory budget."""
+    one_row = max(1, call.logits_shape.numel() // max(1, call.rows)) * working_dtype(call.query.dtype).itemsize
+    step = max(1, min(call.rows, memory_budget() // (TEMPORARIES * one_row)))
+    for start in range(0, call.rows, step):
+        stop = min(start + step, call.rows)
+        yield slice(start, stop), masks.reach(call, start, stop)
+
+
+def _reference(call: Call, rows: slice, seed: int | None) -> tuple[Tensor, Tensor | None]:
+    """The reference on one block; its dropout, if any, is the same forward and backward."""
+    with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed + rows.start)
+        return reference.run(call)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, seed: int | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *held: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.call, ctx.seed, ctx.held = call, seed, held
+        ctx.save_for_backward(q, k, v, bias)
+        ctx.set_materialize_grads(False)
+        if _has_fast_form(call) and (found := _fast(scaling.fold(call))) is not None:
+            return found
+        parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows, _ in _blocks(call)]
+        out = torch.cat([part for part, _ in parts], -2)
+        return out, torch.cat([part for _, part in parts if part is not None], -1) if call.return_entropy else None
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad_out is None and grad_entropy is None:
+            return (None,) * (6 + len(ctx.held))
+        q, k, v, bias = ctx.saved_tensors
+        call = replace(ctx.call, query=q, key=k, value=v, bias=bias)
+        grads = [None if t is None else torch.zeros_like(t, dtype=working_dtype(q.dtype)) for t in (q, k, v, bias)]
+        held_grads = [torch.zeros_like(t) for t in ctx.held]
+        for rows, keys in _blocks(call):
+            block = call.block(rows.start, rows.stop)
+            leaves = [t if t is None else t.detach().requires_grad_() for t in _tensors(block)]
+            with torch.enable_grad():
+                query, key, value, part = leaves
+                made = _reference(replace(block, query=query, key=key, value=value, bias=part), rows, ctx.seed)
+            wanted = [
+                (o, g[..., rows, :] if o is made[0] else g[..., rows])
+                for o, g in zip(made, (grad_out, grad_entropy), strict=True)
+                if o is not None and g is not None
+            ]
+            inputs = [t for t in leaves if t is not None] + list(ctx.held)
+            found = torch.autograd.grad([o for o, _ in wanted], inputs, [g for _, g in wanted], allow_unused=True)
+            _accumulate(grads, held_grads, list(found), rows, keys)
+        totals = [g if g is None else g.to(q.dtype) for g in grads[:3]]
+        bias_grad = None if bias is None or grads[3] is None else grads[3].to(bias.dtype)
+        return None, None, *totals, bias_grad, *held_grads
+
+
+def _tensors(call: Call) -> list[Tensor | None]:
+    return [call.query, call.key, call.value, call.bias]
+
+
+def _accumulate(
+    grads: list[Tensor | None], held_grads: list[Tensor], found: list[Tensor | None], rows: slice, keys: slice
+) -> None:
+    """Add a block's gradients (query, key, value, bias if any, held) to where they belong."""
+    for name, total in zip(("query", "key", "value", "bias"), grads, strict=True):
+        if total is None:
+            continue
+        gradient = found.pop(0)
+        if gradient is None:
+            continue
+        match name:
+            case "query":
+                total[..., rows, :] += gradient
+            case "bias":
+                masks.part(total, rows, keys).add_(gradient)
+            case _:
+                total[..., keys, :] += gradient
+    for held, gradient in zip(held_grads, found, strict=True):
+        if gradient is not None:
+            held += gradient
+
+
+def _has_fast_form(call: Call) -> bool:
+    has_one = type(call.rule.map).weigh_ is not Map.weigh_
+    return has_one and call.rule.scale.is_foldable and call.bias is None and call.dropout == 0
+
+
+def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
+    """The in-place form over every head and block of rows; None if the map declines."""
+    dtype = working_dtype(call.query.dtype)
+    lead = call.logits_shape[:-2]
+    q, k, v = (
+        t.to(dtype).expand(*(lead if i == 0 else _kv_lead(call, lead)), *t.shape[-2:])
+        for i, t in enumerate((call.query, call.key, call.value))
+    )
+    n = masks.row_counts(call).to(dtype).expand(*lead, call.rows, 1)
+    out = q.new_zeros(*lead, call.rows, v.shape[-1])
+    spread = q.new_zeros(*lead, call.rows) if call.return_entropy else None
+    buffer = q.new_empty(min(FAST_ROWS, call.rows) * call.keys)
+    for start in range(0, call.rows, FAST_ROWS):
+        rows = slice(start, min(start + FAST_ROWS, call.rows))
+        keys = masks.reach(call, rows.start, rows.stop)
+        if keys.start == keys.stop:
+            continue
+        seen = masks.visible(call, rows, keys)
+        for index in torch.cartesian_prod(*(torch.arange(size) for size in lead)).reshape(-1, len(lead)).tolist():
+            kv = (*index[:-1], index[-1] // call.groups) if lead else ()
+            logits = buffer[: (rows.stop - start) * (keys.stop - keys.start)].view(rows.stop - start, -1)
+            torch.mm(q[tuple(index)][rows] * call.scale, k[kv][keys].T, out=logits)
+            hide = _hider(logits, seen, index)
+            weights = call.rule.map.weigh_(logits, n[tuple(index)][rows].clamp(min=1), hide)
+            if weights is None:
+                return None
+            torch.mm(weights, v[kv][keys], out=out[tuple(index)][rows])
+            if spread is not None:
+                spread[tuple(index)][rows] = entropy(weights)
+    return out.to(call.query.dtype), spread
+
+
+def _kv_lead(call: Call, lead: torch.Size) -> tuple[int, ...]:
+    return (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else tuple(lead)
+
+
+def _hider(logits: Tensor, seen: Tensor | None, index: list[int]) -> Any:
+    """A function that fills the hidden keys of one head's logits with a number."""
+    if seen is None:
+        return lambda value: None
+    extra = seen.dim() - 2
+    own = seen[tuple(i if size > 1 else 0 for i, size in zip(index[len(index) - extra :], seen.shape, strict=False))]
+    hidden = ~own
+    return lambda value: logits.masked_fill_(hidden, value)

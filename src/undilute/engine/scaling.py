@@ -1,0 +1,42 @@
+"""Scales on the fast routes: a scale that depends on n alone is multiplied into the queries and costs nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from undilute.engine import masks
+from undilute.engine.call import Call
+from undilute.rules.base import Rule
+from undilute.rules.rows import working_dtype
+from undilute.rules.scales.temperature import Temperature
+
+
+def is_trivial(rule: Rule) -> bool:
+    """Does the rule's scale leave the logits alone?"""
+    return type(rule.scale) is Temperature and isinstance(rule.scale.T, float) and rule.scale.T == 1.0
+
+
+def factor(call: Call) -> Tensor | float:
+    """What multiplies each row's logits: a number, or a tensor that broadcasts to (..., Hq, L, 1)."""
+    n = masks.row_counts(call).clamp(min=1).to(working_dtype(call.query.dtype))
+    return call.rule.scale.at_length(n.expand(*call.logits_shape[:-1], 1))
+
+
+def fold(call: Call) -> Call:
+    """The same call with its foldable scale multiplied into the queries (or into ``scale``, if it is one number)."""
+    return call if is_trivial(call.rule) else multiply(call, factor(call))
+
+
+def multiply(call: Call, by: Tensor | float) -> Call:
+    """The same call with its logits multiplied by ``by`` and no scale of its own left."""
+    unscaled = Rule(map=call.rule.map)
+    if not isinstance(by, Tensor):
+        bias = None if call.bias is None else call.bias * by
+        return replace(call, scale=call.scale * by, bias=bias, rule=unscaled)
+    bias = None if call.bias is None else call.bias * by.to(call.bias.dtype)
+    dtype = call.query.dtype
+    query = (call.query.to(torch.promote_types(dtype, by.dtype)) * by).to(dtype)
+    return replace(call, query=query, bias=bias, rule=unscaled)
