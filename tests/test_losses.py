@@ -87,6 +87,31 @@ def test_half_precision() -> None:
     torch.testing.assert_close(half.double(), entmax_loss(x.bfloat16().double(), TARGET), rtol=1e-2, atol=1e-2)
 
 
+def test_large_shifts_leave_the_gradient_alone() -> None:
+    x = rows(20, 7, seed=8).float()
+    for shift in (0.0, 64.0, 2.0**20):
+        z = (x + shift).requires_grad_()
+        loss = entmax15_loss(z, TARGET)
+        loss.sum().backward()
+        exact = ud.rules.get("entmax15")(z.detach().double()) - F.one_hot(TARGET, 7)
+        torch.testing.assert_close(z.grad.double(), exact, rtol=0, atol=2e-6)
+        assert (loss >= -1e-6).all()
+
+
+def test_minus_infinity_and_second_derivatives() -> None:
+    assert entmax_loss(torch.tensor([[3.0, 1.0, -torch.inf]]), torch.tensor([0])) == entmax_loss(
+        torch.tensor([[3.0, 1.0]]), torch.tensor([0])
+    )
+    x = rows(3, 4, seed=9).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda z: entmax_loss(z, TARGET[:3], 1.5), (x,))
+
+
+def test_positions_are_those_of_the_entmax_package() -> None:
+    x = rows(20, 7, seed=10)
+    torch.testing.assert_close(EntmaxLoss(1.4, 80)(x, TARGET), package.EntmaxBisectLoss(1.4, 80)(x, TARGET))
+    torch.testing.assert_close(entmax_loss(x, TARGET, 1.4, 80), package.entmax_bisect_loss(x, TARGET, 1.4, 80))
+
+
 def test_learned_alpha_gets_its_gradient() -> None:
     loss = EntmaxLoss(torch.nn.Parameter(torch.tensor(1.5)))
     loss(rows(20, 7, seed=7).float(), TARGET).backward()
@@ -96,6 +121,12 @@ def test_learned_alpha_gets_its_gradient() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: entmax_loss(torch.zeros(2, 3).long(), torch.zeros(2).long()), ud.InvalidTensor, "floating-point"),
+        (
+            lambda: entmax_loss(torch.zeros(2, 3), torch.zeros(2).long(), torch.ones(2) + 1),
+            ud.InvalidValue,
+            "one number",
+        ),
         (lambda: entmax_loss(torch.zeros(2, 3, 4), torch.zeros(2).long()), ud.InvalidTensor, "must be"),
         (lambda: entmax_loss(torch.zeros(2, 3), torch.zeros(3).long()), ud.InvalidTensor, r"target \(3,\)"),
         (lambda: entmax_loss(torch.zeros(2, 3), torch.zeros(2)), ud.InvalidTensor, "dtype torch.float32"),

@@ -23,6 +23,7 @@ app = typer.Typer(
 plot = typer.Typer(help="Pictures, with the numbers behind them.", no_args_is_help=True)
 app.add_typer(plot, name="plot")
 console = Console()
+LONGEST = 2**22
 
 
 @app.callback(invoke_without_command=True)
@@ -68,11 +69,11 @@ def plot_rules(
     from undilute.experiments.rule_curves import needle_curves
     from undilute.report import files, rule_plots
 
-    if longest < 2:
-        raise InvalidValue(f"--longest = {longest}: must be at least 2.")
+    if not 2 <= longest <= LONGEST:
+        raise InvalidValue(f"--longest = {longest}: must be between 2 and {LONGEST:,}.")
     chosen = {name: rules.get(name) for name in map(str.strip, which.split(",") if which else rules.names())}
-    if "temperature" in chosen:
-        chosen["temperature"] = rules.get("temperature", T=0.5)  # its default, T = 1, would be softmax once more
+    if chosen.pop("temperature", None) is not None:  # its default, T = 1, would be softmax once more
+        chosen["temperature (T = 0.5)"] = rules.get("temperature", T=0.5)
     lengths = [2**k for k in range(1, longest.bit_length())]
     with console.status("measuring …"):
         points = needle_curves(chosen, lengths=lengths, gap=gap, noise=noise, seeds=seeds, seed=seed)

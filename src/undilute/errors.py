@@ -7,6 +7,7 @@ traceback and exits with code 2.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -29,14 +30,26 @@ class UnknownName(UndiluteError, LookupError):
     """A name that is not registered; the message suggests the nearest ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        known = sorted(known)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        self.arguments = (kind, name, known := sorted(known))
+        plain = {_plain(each): each for each in known}
+        near = [plain[each] for each in difflib.get_close_matches(_plain(name), plain, n=3, cutoff=0.5)]
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}."
         super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), self.arguments
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 class MissingExtra(UndiluteError, ImportError):
     """An optional dependency is not installed; the message says how to get it."""
 
     def __init__(self, package: str, extra: str) -> None:
+        self.arguments = (package, extra)
         super().__init__(f"this needs {package!r}, which is not installed: pip install 'undilute[{extra}]'.")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), self.arguments

@@ -22,14 +22,15 @@ from undilute.rules.rows import working_dtype
 Reduction = Literal["elementwise_mean", "mean", "sum", "none"]
 
 
-def entmax_loss(X: Tensor, target: Tensor, alpha: Number = 1.5) -> Tensor:
+def entmax_loss(X: Tensor, target: Tensor, alpha: Number = 1.5, n_iter: int = 50) -> Tensor:
     """Fenchel–Young loss of α-entmax, one value per row.
 
     Parameters
     ----------
     X : (rows, classes) logits
     target : (rows,) int64, the class of each row
-    alpha : > 1; a tensor gets its gradient too
+    alpha : > 1, one number; a tensor gets its gradient too
+    n_iter : accepted as in the entmax package, where it tunes a bisection; the result here does not depend on it
 
     Returns
     -------
@@ -42,11 +43,16 @@ def entmax_loss(X: Tensor, target: Tensor, alpha: Number = 1.5) -> Tensor:
     tensor([0., 3.])
     """
     _check(X, target)
+    if isinstance(alpha, Tensor) and alpha.numel() != 1:
+        raise InvalidValue(f"alpha has shape {tuple(alpha.shape)}: must be one number.")
     z = X.to(working_dtype(X.dtype))
+    z = z - z.detach().amax(-1, keepdim=True)  # changes nothing but the rounding
     p: Tensor = Rule(map=Entmax(alpha))(z)
     y = torch.zeros_like(p).scatter(-1, target[:, None], 1.0)
-    divergence = (1 - p.pow(alpha).sum(-1)) / (alpha * (alpha - 1))
-    return (((p - y) * z).sum(-1) + divergence).to(X.dtype)
+    powers = p.masked_fill(p == 0, 1.0).pow(alpha).masked_fill(p == 0, 0.0)
+    divergence = (1 - powers.sum(-1)) / (alpha * (alpha - 1))
+    agreed = (p == 0) & (y == 0)  # 0 · z, for z = −inf too
+    return (((p - y) * z.masked_fill(agreed, 0.0)).sum(-1) + divergence).to(X.dtype)
 
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
@@ -64,13 +70,18 @@ class EntmaxLoss(nn.Module):
 
     Parameters
     ----------
-    alpha : > 1
+    alpha : > 1, one number
+    n_iter : accepted as in the entmax package; the result does not depend on it
     ignore_index : target value whose rows count neither in the sum nor in the mean
     reduction : "elementwise_mean" (or "mean"), "sum" or "none"
     """
 
     def __init__(
-        self, alpha: Number = 1.5, ignore_index: int = -100, reduction: Reduction = "elementwise_mean"
+        self,
+        alpha: Number = 1.5,
+        n_iter: int = 50,
+        ignore_index: int = -100,
+        reduction: Reduction = "elementwise_mean",
     ) -> None:
         super().__init__()
         if reduction not in get_args(Reduction):
@@ -93,7 +104,7 @@ class SparsemaxLoss(EntmaxLoss):
     def __init__(
         self, k: int | None = None, ignore_index: int = -100, reduction: Reduction = "elementwise_mean"
     ) -> None:
-        super().__init__(2.0, ignore_index, reduction)
+        super().__init__(2.0, ignore_index=ignore_index, reduction=reduction)
 
 
 class Entmax15Loss(EntmaxLoss):
@@ -102,10 +113,12 @@ class Entmax15Loss(EntmaxLoss):
     def __init__(
         self, k: int | None = None, ignore_index: int = -100, reduction: Reduction = "elementwise_mean"
     ) -> None:
-        super().__init__(1.5, ignore_index, reduction)
+        super().__init__(1.5, ignore_index=ignore_index, reduction=reduction)
 
 
 def _check(X: Tensor, target: Tensor) -> None:
+    if not X.is_floating_point():
+        raise InvalidTensor(f"X has dtype {X.dtype}: must be floating-point logits.")
     if X.dim() != 2 or target.shape != X.shape[:1]:
         raise InvalidTensor(
             f"X has shape {tuple(X.shape)} and target {tuple(target.shape)}: must be (rows, classes) and (rows,)."

@@ -138,11 +138,34 @@ def test_half_precision(rule: Rule, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("value", [1e30, -1e30, 1e-300, 0.0, 1e4])
 def test_hostile_values(rule: Rule, value: float) -> None:
-    q, k, v = qkv(2, 5, 4, seed=13)
+    q, k, v = (t.float() for t in qkv(2, 5, 4, seed=13))
     q[:, 1] = value
     k[:, 2] = value
-    out = ud.attention(q.float(), k.float(), v.float(), is_causal=True, rule=rule)
+    out = ud.attention(q.requires_grad_(), k, v, is_causal=True, rule=rule)
     assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_torchs_autocast(dtype: torch.dtype) -> None:
+    q, k, v = (t.float() for t in qkv(1, 2, 64, 64, seed=18))
+    with torch.autocast("cpu", dtype=dtype):
+        out, entropy = ud.attention(3 * q, k, v, return_entropy=True)
+        theirs = torch.nn.functional.scaled_dot_product_attention(3 * q, k, v)
+        ud.attention(q, k, v.to(dtype))  # a mixture is fine, as with torch
+        rotated = ud.nn.Attention(16, 4, rotate=lambda a, b, _: (a * torch.ones(3, 1), b * torch.ones(3, 1)))
+        rotated(torch.randn(1, 3, 16))
+    assert out.dtype == theirs.dtype == dtype
+    assert entropy.dtype == torch.float32
+    exact = ud.attention(*((t.to(dtype).double()) for t in (3 * q, k, v)))
+    assert (out - exact).abs().max() <= 1.1 * (theirs - exact).abs().max()
+
+
+def test_a_mask_may_get_its_batch_from_the_values() -> None:
+    q, k, v = rows(1, 5, 4, seed=19), rows(1, 6, 4, seed=20), rows(3, 6, 4, seed=21)
+    mask = torch.rand(3, 5, 6, generator=torch.Generator().manual_seed(0)) < 0.6
+    out = ud.attention(q, k, v, mask)
+    for b in range(3):
+        torch.testing.assert_close(out[b : b + 1], ud.attention(q, k, v[b : b + 1], mask[b : b + 1]))
 
 
 def test_ssmax_uses_each_rows_own_n() -> None:
@@ -206,6 +229,8 @@ Q = torch.zeros(1, 2, 3, 4)
         ((Q, Q, Q), {"rule": 1.5}, ud.InvalidValue, "rule = 1.5 of type float"),
         ((Q, Q, Q), {"scale": math.nan}, ud.InvalidValue, "scale = nan"),
         ((Q, Q, Q), {"scale": "big"}, ud.InvalidValue, "scale = 'big'"),
+        ((Q, Q, Q), {"scale": torch.tensor(0.5)}, ud.InvalidValue, "scale is a tensor: .*Temperature"),
+        ((Q, Q, Q), {"dropout_p": "x"}, ud.InvalidValue, "dropout_p = 'x'"),
         ((Q, Q, Q), {"dropout_p": 1.5}, ud.InvalidValue, "dropout_p = 1.5"),
         ((Q, Q, Q), {"sliding_window": 0}, ud.InvalidValue, "sliding_window = 0: must be a whole number"),
         ((Q, Q, Q), {"sliding_window": -3}, ud.InvalidValue, "sliding_window = -3"),

@@ -39,5 +39,5 @@ def test_bad_input() -> None:
         needle_curves({}, lengths=[0])
     with pytest.raises(ud.InvalidValue, match="seeds = 0"):
         needle_curves({}, seeds=0)
-    with pytest.raises(ud.InvalidValue, match="noise = -1"):
+    with pytest.raises(ud.InvalidValue, match="noise = -1: must be at least 0"):
         needle_curves({}, noise=-1)

@@ -170,6 +170,8 @@ def test_differential_version_2_is_the_authors() -> None:
         (lambda: ud.nn.Attention(16, 0), "num_heads = 0"),
         (lambda: ud.nn.Attention(16, 4)(torch.zeros(1, 2, 16), cache=ud.nn.KVCache()), "causal self-attention only"),
         (lambda: ud.nn.Attention(16, 4, is_causal=True)(*torch.zeros(2, 1, 2, 16)), "context goes with"),
+        (lambda: ud.nn.Attention(16, 4, dropout=7.0), "dropout = 7.0"),
+        (lambda: ud.nn.Attention(16, 4, sliding_window=0), "sliding_window = 0"),
         (lambda: ud.nn.DifferentialAttention(16, 4, 0, version=3), "version = 3"),
         (lambda: ud.nn.DifferentialAttention(12, 4, 0), "must be even"),
     ],
@@ -177,6 +179,31 @@ def test_differential_version_2_is_the_authors() -> None:
 def test_bad_values(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ud.InvalidValue, match=message):
         make()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 16), (2, 0, 16)])
+@pytest.mark.parametrize("layer", [ud.nn.Attention(16, 4), ud.nn.DifferentialAttention(16, 4, 0)])
+def test_empty_input(layer: torch.nn.Module, shape: tuple[int, ...]) -> None:
+    assert layer(torch.zeros(shape)).shape == shape
+
+
+def test_nan_in_the_input_shows() -> None:
+    x = torch.randn(1, 4, 16)
+    x[0, 2, 0] = math.nan
+    for name in NAMES:
+        assert ud.nn.Attention(16, 4, rule=name)(x).isnan().any(), name
+
+
+def test_other_bad_shapes() -> None:
+    layer = ud.nn.Attention(16, 4, is_causal=True)
+    with pytest.raises(ud.InvalidTensor, match=r"must be \(batch, length, 16\)"):
+        layer(torch.zeros(1, 2, 8))
+    with pytest.raises(ud.InvalidTensor, match="context has shape"):
+        ud.nn.Attention(16, 4)(torch.zeros(1, 2, 16), torch.zeros(2, 16))
+    cache = ud.nn.KVCache()
+    layer(torch.zeros(2, 3, 16), cache=cache)
+    with pytest.raises(ud.InvalidTensor, match="use a new KVCache"):
+        layer(torch.zeros(1, 1, 16), cache=cache)
 
 
 @pytest.mark.parametrize("layer", [ud.nn.Attention(16, 4), ud.nn.DifferentialAttention(16, 4, 0)])

@@ -125,6 +125,50 @@ def test_float32_is_accurate_on_long_diffuse_rows(alpha: float) -> None:
     assert (got.double() - exact).abs().sum(-1).max() < 2e-3
 
 
+@pytest.mark.parametrize(("alpha", "error"), [(1.05, 2e-6), (2.5, 2e-5), (4.0, 2e-4)])
+def test_float32_for_other_alphas(alpha: float, error: float) -> None:
+    for spread in (1e-6, 1e-2, 1.0):
+        z = rows(50, 30, seed=12, spread=spread).float()
+        got, exact = Rule(map=Entmax(alpha))(z), Rule(map=Entmax(alpha))(z.double())
+        assert (got.double() - exact).abs().max() < error
+
+
+@pytest.mark.parametrize("alpha", [7.0, 20.0])
+def test_large_alpha_in_float64(alpha: float) -> None:
+    """The equation itself: w = top^ε + ε·t, Σ w^(1/ε) = 1, solved in 200 digits."""
+    mpmath = pytest.importorskip("mpmath")  # comes with torch
+    z = [0.3, 0.2, 0.0, -0.1]
+    with mpmath.workdps(200):
+        e = mpmath.mpf(alpha) - 1
+        low, high = mpmath.mpf(0), mpmath.mpf(1)
+        for _ in range(600):
+            w = (low + high) / 2
+            total = sum(max(w + e * (mpmath.mpf(x) - mpmath.mpf(z[0])), 0) ** (1 / e) for x in z)
+            low, high = (w, high) if total < 1 else (low, w)
+        expected = [float(max(w + e * (mpmath.mpf(x) - mpmath.mpf(z[0])), 0) ** (1 / e)) for x in z]
+    got = Rule(map=Entmax(alpha))(torch.tensor(z, dtype=torch.float64))
+    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_learned_alpha_at_its_limits(dtype: torch.dtype) -> None:
+    z = rows(2, 1, 4, 6, seed=13).to(dtype)
+    learned = LearnableEntmax(1)
+    for logit, limit in ((-60.0, z.softmax(-1)), (60.0, Rule(map=Entmax(2.0))(z))):
+        torch.nn.init.constant_(learned.alpha_logit, logit)
+        got = Rule(map=learned.to(dtype))(z)
+        torch.testing.assert_close(got, limit, rtol=0, atol=4 * torch.finfo(dtype).eps)
+
+
+def test_an_alpha_that_drifts_below_one_is_softmax() -> None:
+    alpha = torch.nn.Parameter(torch.tensor(1.5))
+    rule = Rule(map=Entmax(alpha))
+    with torch.no_grad():
+        alpha.fill_(0.9)
+    z = rows(3, 6, seed=14).float()
+    torch.testing.assert_close(rule(z), z.softmax(-1))
+
+
 def test_learnable_alpha_starts_at_one_and_a_half_and_learns() -> None:
     learned = LearnableEntmax(num_heads=3)
     assert learned.alpha.tolist() == [1.5, 1.5, 1.5]

@@ -122,14 +122,16 @@ def test_equal_logits_share_equally(rule: Rule) -> None:
         [-math.inf, 0.0, -math.inf, 1.0],
         [0.0, 0.0, 0.0, 0.0],
         [1e-320, -1e-320, 0.0, 5e-324],
+        [1e30, 1e30, 1e30, -1.0],
     ],
     ids=str,
 )
 def test_extreme_logits(rule: Rule, row: list[float], dtype: torch.dtype) -> None:
     z = torch.tensor([row, [0.3, 0.1, -0.2, 2.0]], dtype=dtype)
-    weights, grad = rule(z), gradient(rule, z, torch.ones_like(z))
+    upstream = torch.tensor([0.3, -1.1, 0.7, 2.0], dtype=dtype).expand_as(z)
+    weights, grad = rule(z), gradient(rule, z, upstream)
     assert not weights.isnan().any()
-    beyond_range = gradient(rule, z.double(), torch.ones_like(z).double()).abs() > torch.finfo(dtype).max
+    beyond_range = gradient(rule, z.double(), upstream.double()).abs() > torch.finfo(dtype).max
     assert (grad.isfinite() | beyond_range).all()  # softpick's slope at 0 is 1/ε, more than float16 can say
     assert (weights[z == -math.inf] == 0).all()
     torch.testing.assert_close(weights[1], rule(z[1]), rtol=2 * torch.finfo(dtype).eps, atol=1e-7)
@@ -171,6 +173,42 @@ def test_gradients_survive_a_second_derivative(rule: Rule) -> None:
     z = rows(2, 6, seed=20).requires_grad_()
     first = torch.autograd.grad((rule(z) ** 2).sum(), z, create_graph=True)[0]
     assert torch.autograd.grad(first.pow(2).sum(), z)[0].isfinite().all()
+
+
+def test_nan_shows(rule: Rule) -> None:
+    """A NaN that a row can see must not vanish: that is how training notices it."""
+    assert rule(torch.tensor([1.0, math.nan, 0.0], dtype=torch.float64)).isnan().any()
+
+
+def test_in_place_form_is_the_same(rule: Rule) -> None:
+    """``weigh_``, where a map has it, agrees with ``forward`` on ordinary and hostile rows, or declines."""
+    scales = (0.0, 1e-9, 1.0, 30.0, 79.9, 1e4)
+    z = torch.cat([rows(6, 40, seed=i, spread=1.0) * s for i, s in enumerate(scales)] + [torch.full((2, 40), 79.9)])
+    for mask in (torch.ones_like(z, dtype=torch.bool), some_mask(*z.shape, seed=1), torch.zeros_like(z).bool()):
+        for part in range(0, len(z), 2):
+            logits, seen = z[part : part + 2].float(), mask[part : part + 2]
+            expected = rule.map(logits.masked_fill(~seen, 0.0), seen)
+            work = logits.clone()
+            n = seen.sum(-1, keepdim=True).clamp(min=1).float()
+            got = rule.map.weigh_(work, n, lambda value, w=work, s=seen: w.masked_fill_(~s, value))
+            if got is not None:
+                torch.testing.assert_close(got, expected, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jacrev", "jvp"])
+def test_torch_func(rule: Rule, transform: str) -> None:
+    z = rows(3, 5, seed=22)
+    if transform == "vmap":
+        torch.testing.assert_close(torch.func.vmap(rule)(z), rule(z))
+    elif transform == "grad":
+        got = torch.func.grad(lambda t: (rule(t) ** 2).sum())(z)
+        torch.testing.assert_close(got, gradient(rule, z, 2 * rule(z)))
+    else:
+        dense = torch.autograd.functional.jacobian(rule, z[0])
+        if transform == "jacrev":
+            torch.testing.assert_close(torch.func.jacrev(rule)(z[0]), dense)
+        else:
+            torch.testing.assert_close(torch.func.jvp(rule, (z[0],), (z[1],))[1], dense @ z[1])
 
 
 logits_rows = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=24)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +66,9 @@ def test_a_taken_name_is_refused() -> None:
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(ud.UnknownName, match="did you mean 'sparsemax'"):
         rules.get("sparse-max")
+    for written, meant in (("SSMax", "ssmax"), ("ASEntmax", "as-entmax"), ("SA_Softmax", "sa-softmax")):
+        with pytest.raises(ud.UnknownName, match=f"did you mean '{meant}'"):
+            rules.get(written)
     with pytest.raises(ud.UnknownName, match="known: adaptive, as-entmax"):
         rules.get("qqqq")
     with pytest.raises(LookupError):
@@ -92,7 +98,14 @@ def test_unknown_names_suggest_the_nearest() -> None:
         (lambda: rules.Llama4(floor_length=0), "floor_length = 0"),
         (lambda: rules.Softpick(0.0), "epsilon = 0.0"),
         (lambda: rules.SelfAdjusted("V7"), "variant = 'V7': must be one of V0, V1, V2, V3"),
-        (lambda: rules.EntropyAdaptive([]), "coefficients is empty"),
+        (lambda: rules.EntropyAdaptive([]), r"coefficients = \[\]: must be a list of numbers"),
+        (lambda: rules.EntropyAdaptive(3.0), "coefficients = 3.0"),
+        (lambda: rules.TopK(fraction="x"), "fraction = 'x'"),
+        (lambda: rules.Temperature(1e-40), "T = 1e-40"),
+        (lambda: rules.LogN(torch.tensor([2.0, 3.0])), "train_length is a tensor"),
+        (lambda: rules.Rule(rules.Entmax(2.0)), r"scale = Entmax.*must be a Scale; write Rule\(scale=…, map=…\)"),
+        (lambda: rules.Rule(map="entmax15"), "map = 'entmax15': must be a Map"),
+        (lambda: rules.Rule().lipschitz(0), "n = 0"),
         (lambda: rules.EntropyAdaptive([1.0, math.nan]), "coefficients = nan"),
         (lambda: rules.get("top-k", kay=3), r"got parameters \['kay'\]: it takes k, fraction"),
         (lambda: rules.get(rules.Rule(), k=3), "go with a rule's name"),
@@ -112,6 +125,7 @@ def test_bad_parameters_get_one_clear_error(make, message: str) -> None:  # type
         (lambda r: r([1.0, 2.0]), "logits are list"),
         (lambda r: r(torch.tensor(1.0)), "no dimension"),
         (lambda r: r(torch.zeros(2, 3), torch.ones(2, 3)), "mask has dtype torch.float32"),
+        (lambda r: r(torch.zeros(3), [True, True, False]), "mask is list"),
         (lambda r: r(torch.zeros(2, 3), torch.ones(4, 3).bool()), r"\(4, 3\) does not broadcast.*\(2, 3\)"),
         (lambda r: r(torch.zeros(3), torch.ones(2, 3).bool()), "does not broadcast"),
         (lambda r: r(torch.zeros(3), torch.ones(3, device="meta").bool()), "mask is on meta"),
@@ -130,6 +144,24 @@ def test_errors_are_one_family_and_fit_pythons() -> None:
     assert issubclass(ud.InvalidTensor, RuntimeError)
     assert issubclass(ud.UnknownName, LookupError)
     assert issubclass(ud.MissingExtra, ImportError)
+
+
+def test_errors_survive_a_worker_process() -> None:
+    for error in (ud.UnknownName("rule", "x", ["y"]), ud.MissingExtra("rich", "cli"), ud.InvalidValue("k = 0")):
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_numpy_integers_are_whole_numbers() -> None:
+    assert rules.TopK(np.int64(2)).k == 2
+
+
+def test_rules_can_be_copied_saved_and_deferred() -> None:
+    for name in rules.names():
+        rule = rules.learnable(name, 8, 2)
+        assert repr(copy.deepcopy(rule)) == repr(rule)
+        pickle.loads(pickle.dumps(rule)).load_state_dict(rule.state_dict())
+        with torch.device("meta"):
+            rules.learnable(name, 8, 2)
 
 
 def test_rules_print_what_they_are() -> None:

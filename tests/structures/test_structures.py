@@ -73,6 +73,49 @@ def test_selective_with_grouped_keys_and_gradients() -> None:
     assert torch.autograd.gradcheck(ud.structures.selective, small)
 
 
+def test_selective_with_padding_equals_no_padding() -> None:
+    q, k, v = heads(3, seed=10)
+    extra = [rows(2, 3, 2, 4, seed=20 + i) for i in range(3)]
+    for order in ((0, 1), (1, 0)):
+        padded = [torch.cat([(t, e)[order[0]], (t, e)[order[1]]], 2) for t, e in zip((q, k, v), extra, strict=True)]
+        real = slice(0, 6) if order == (0, 1) else slice(2, 8)
+        mask = torch.zeros(8, dtype=torch.bool)
+        mask[real] = True
+        for shaped in (mask, mask[None, None, None], torch.zeros(8).double().masked_fill(~mask, -math.inf)):
+            got = ud.structures.selective(*padded, shaped)[:, :, real]
+            torch.testing.assert_close(got, ud.structures.selective(q, k, v))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    q, k, v = (t.to(dtype) for t in heads(3, 300, seed=11))
+    for structure in (ud.structures.selective, ud.structures.linear):
+        exact = structure(q.double(), k.double(), v.double())
+        torch.testing.assert_close(structure(q, k, v).double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
+    many = torch.randn(3, 4096, 32).half().unbind()
+    assert ud.structures.linear(*many).abs().max() > 0
+
+
+def test_linear_features_stay_positive() -> None:
+    x = torch.full((1, 2, 3), -40.0)
+    torch.testing.assert_close(ud.structures.linear(x, x, x), x)
+    assert ud.structures.linear(*torch.zeros(3, 2, 0, 4), is_causal=True).shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q: ud.structures.selective(q, q, q, scale="x"), "scale = 'x'"),
+        (lambda q: ud.structures.selective(q.long(), q, q), "query is torch.int64"),
+        (lambda q: ud.structures.linear(q, q, q, key_mask=torch.ones(3)), "key_mask is torch.float32"),
+        (lambda q: ud.structures.linear(q, q[..., :1], q), "query has 4 features and key 1"),
+    ],
+)
+def test_bad_input(call, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ud.UndiluteError, match=message):
+        call(torch.zeros(1, 2, 3, 4))
+
+
 def test_selective_refuses_cross_attention() -> None:
     with pytest.raises(ud.InvalidTensor, match="causal self-attention"):
         ud.structures.selective(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))

@@ -16,7 +16,7 @@ from torch import Tensor
 from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
-from undilute.rules.parameters import count
+from undilute.rules.parameters import count, number
 from undilute.rules.rows import broadcasts_to
 
 
@@ -90,7 +90,8 @@ def prepare(
 
     ``past`` is for layers: causal attention whose first row stands at position ``past``, whatever ``attn_mask`` is.
     """
-    _check_tensors(query, key, value)
+    query, key, value = _autocast(query, key, value)
+    check_tensors(query, key, value)
     groups = _groups(query, key, value, enable_gqa)
     shape = _logits_shape(query, key, value, groups)
     causal, offset = is_causal or past is not None, past or 0
@@ -114,13 +115,22 @@ def prepare(
         causal=causal,
         offset=offset,
         window=None if sliding_window is None else count("sliding_window", sliding_window),
-        dropout=_probability(dropout_p),
+        dropout=probability("dropout_p", dropout_p),
         logits_shape=shape,
         return_entropy=return_entropy,
     )
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under torch.autocast, the tensors in its dtype, as torch's own attention takes them."""
+    if not all(isinstance(t, Tensor) for t in tensors) or not torch.is_autocast_enabled(kind := tensors[0].device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse query, key and value that do not fit together."""
     named = {"query": query, "key": key, "value": value}
     for name, t in named.items():
         if not isinstance(t, Tensor) or not t.is_floating_point():
@@ -209,18 +219,12 @@ def _split(attn_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _scale(scale: float | None, features: int) -> float:
-    if scale is None:
-        return 1.0 / math.sqrt(features)
-    try:
-        value = float(scale)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise InvalidValue(f"scale = {scale!r}: must be a finite number, or None for 1/√features.")
-    return value
+    hint = ", or None for 1/√features (to learn it, use rule = undilute.rules.Temperature)"
+    return 1.0 / math.sqrt(features) if scale is None else number("scale", scale, hint=hint)
 
 
-def _probability(dropout_p: float) -> float:
-    if not 0.0 <= dropout_p <= 1.0:
-        raise InvalidValue(f"dropout_p = {dropout_p!r}: must be between 0 and 1.")
-    return float(dropout_p)
+def probability(name: str, value: float) -> float:
+    """``value`` as a number between 0 and 1, else a clear error."""
+    if not 0.0 <= (checked := number(name, value)) <= 1.0:
+        raise InvalidValue(f"{name} = {value!r}: must be between 0 and 1.")
+    return checked

@@ -40,6 +40,8 @@ def obstacle(call: Call) -> str | None:
         return f"no kernel that returns log-sum-exp is wired up for {call.query.device.type}"
     if call.dropout > 0:
         return "the kernel has no dropout"
+    if call.bias is not None and call.bias.dtype.itemsize > call.query.dtype.itemsize:
+        return "the kernel would round the additive mask to the queries' dtype"
     if call.bias is not None and (call.bias.requires_grad or call.return_entropy or not scaling.is_trivial(rule)):
         return "an additive mask needs its own gradient, scale or share in the entropy"
     return None

@@ -25,6 +25,7 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     logits = (query * call.scale) @ key.transpose(-1, -2)  # (..., Hq, L, S)
     if call.bias is not None:
         logits = logits + call.bias.to(dtype)
+    logits = logits.expand(call.logits_shape)
     seen = masks.visible(call, slice(0, call.rows), slice(0, call.keys))
     weights: Tensor = call.rule(rows.bounded(logits), seen)
     spread = entropy(weights).expand(call.logits_shape[:-1]) if call.return_entropy else None

@@ -82,5 +82,6 @@ def _fits_the_dtype(call: Call) -> bool:
 
 
 def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:
-    """Output and, if the call asks for it, entropy."""
-    return ROUTES[choose(call, forced).name].run(call)
+    """Output and, if the call asks for it, entropy. Precision is ours to choose here, so autocast is off inside."""
+    with torch.autocast(call.query.device.type, enabled=False):
+        return ROUTES[choose(call, forced).name].run(call)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
+from undilute.errors import InvalidValue
 from undilute.measures.entropy import entropy
 from undilute.rules.base import Rule
-from undilute.rules.parameters import above, count, finite
+from undilute.rules.parameters import count, number
 
 LENGTHS = tuple(2**k for k in range(1, 17))
 
@@ -50,9 +51,12 @@ def needle_curves(
     >>> round(points[0].needle_weight, 6)  # e² / (e² + 99)
     0.069453
     """
-    finite("gap", gap)
-    above("noise", noise, -1e-300)
+    number("gap", gap)
+    if number("noise", noise) < 0:
+        raise InvalidValue(f"noise = {noise!r}: must be at least 0.")
     count("seeds", seeds)
+    if not -(2**63) <= seed < 2**63:
+        raise InvalidValue(f"seed = {seed}: must fit in 64 bits.")
     lengths = [count("length", n) for n in lengths]
     generator = torch.Generator().manual_seed(seed)
     logits = noise * torch.randn(seeds, max(lengths), generator=generator, dtype=torch.float64)

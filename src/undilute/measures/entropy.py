@@ -43,6 +43,7 @@ def entropy_of_logits(logits: Tensor, visible: Tensor) -> Tensor:
     top = logits.detach().masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
     centred = (logits - top).masked_fill(~visible, 0.0)
     e = centred.exp().masked_fill(~visible, 0.0)
+    centred = centred.masked_fill(e == 0, 0.0)  # 0 · (−huge) is 0, in the gradient too
     total = e.sum(-1)
     total = total.masked_fill(total == 0, 1.0)
     return total.log() - (e * centred).sum(-1) / total

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from undilute.engine.call import prepare
+from undilute.engine.call import prepare, probability
 from undilute.engine.routing import run
-from undilute.errors import InvalidTensor, InvalidValue
+from undilute.errors import InvalidValue
 from undilute.nn.cache import KVCache
-from undilute.nn.heads import check_heads, merge_heads, split_heads
+from undilute.nn.heads import check_heads, check_input, merge_heads, split_heads
 from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.parameters import count
 from undilute.rules.registry import get, learnable
 
 Rotate = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -70,8 +71,8 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.rule = learnable(rule, embed_dim, num_heads) if isinstance(rule, str) else get(rule)
         self.is_causal = is_causal
-        self.sliding_window = sliding_window
-        self.dropout = dropout
+        self.sliding_window = None if sliding_window is None else count("sliding_window", sliding_window)
+        self.dropout = probability("dropout", dropout)
         self.rotate = rotate
 
     def forward(
@@ -96,8 +97,9 @@ class Attention(nn.Module):
         -------
         (batch, queries, embed_dim)
         """
-        if x.dim() != 3:
-            raise InvalidTensor(f"x has shape {tuple(x.shape)}: must be (batch, length, embed_dim).")
+        check_input("x", x, self.q_proj.in_features)
+        if context is not None:
+            check_input("context", context, self.k_proj.in_features)
         if cache is not None and (not self.is_causal or context is not None):
             raise InvalidValue("cache goes with causal self-attention only: is_causal = True and no context.")
         if self.is_causal and context is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from undilute.errors import InvalidTensor
+
 
 class KVCache:
     """Keys and values of one layer, growing by concatenation.
@@ -30,6 +32,11 @@ class KVCache:
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add the new keys and values and return all of them."""
         if self.keys is not None and self.values is not None:
+            if keys.shape[:2] != self.keys.shape[:2] or keys.shape[-1] != self.keys.shape[-1]:
+                raise InvalidTensor(
+                    f"new keys have shape {tuple(keys.shape)}, the cache holds {tuple(self.keys.shape)}: "
+                    "batch, heads and features must stay the same; use a new KVCache for another batch."
+                )
             keys = torch.cat([self.keys, keys], dim=-2)
             values = torch.cat([self.values, values], dim=-2)
         self.keys, self.values = keys, values

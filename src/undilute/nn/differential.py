@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from undilute.errors import InvalidTensor, InvalidValue
-from undilute.nn.heads import check_heads, merge_heads, split_heads
+from undilute.errors import InvalidValue
+from undilute.nn.heads import check_heads, check_input, merge_heads, split_heads
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.registry import get, learnable
 from undilute.structures.differential import differential, initial_lambda
@@ -72,8 +72,7 @@ class DifferentialAttention(nn.Module):
 
     def forward(self, x: Tensor, *, attn_mask: Tensor | None = None) -> Tensor:
         """(batch, length, embed_dim) → (batch, length, embed_dim); ``attn_mask`` as in ``undilute.nn.Attention``."""
-        if x.dim() != 3:
-            raise InvalidTensor(f"x has shape {tuple(x.shape)}: must be (batch, length, embed_dim).")
+        check_input("x", x, self.q_proj.in_features)
         if self.is_causal and attn_mask is not None:
             future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
             hidden = -torch.inf if attn_mask.is_floating_point() else False

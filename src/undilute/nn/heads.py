@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.parameters import count
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, L, heads · d) → (B, heads, L, d)"""
-    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
     """(B, heads, L, d) → (B, L, heads · d)"""
     return x.transpose(1, 2).flatten(-2)
+
+
+def check_input(name: str, x: Tensor, features: int) -> None:
+    """Refuse what is not (batch, length, features)."""
+    if x.dim() != 3 or x.shape[-1] != features:
+        raise InvalidTensor(f"{name} has shape {tuple(x.shape)}: must be (batch, length, {features}).")
 
 
 def check_heads(embed_dim: int, num_heads: int, num_kv_heads: int | None) -> int:

@@ -118,7 +118,7 @@ def terminal(points: Sequence[Point]) -> Table:
     """The needle's weight per rule at a handful of lengths, with the row's effective number of keys."""
     curves = _curves(points)
     lengths = [point.n for point in next(iter(curves.values()))]
-    shown = lengths if len(lengths) <= 6 else [n for n in lengths if (n.bit_length() - 1) % 4 == 0] or lengths[::4]
+    shown = lengths[::-1][::4][::-1] if len(lengths) > 6 else lengths  # every fourth, the longest included
     table = Table(
         title="weight of the token that matters (effective keys, e^entropy)", header_style="bold", title_justify="left"
     )

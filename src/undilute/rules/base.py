@@ -12,8 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from undilute.errors import InvalidValue
 from undilute.rules import rows
-from undilute.rules.parameters import Parametrised
+from undilute.rules.parameters import Parametrised, count
 
 
 class Scale(Parametrised):
@@ -60,7 +61,8 @@ class Scale(Parametrised):
     def lipschitz(self, map: Map, n: int) -> float:
         """Lipschitz constant of logits → map(scale · logits) on rows of n keys; right for any scale that does not
         itself depend on the logits."""
-        return self.bound(n) * map.lipschitz(n)
+        factors = self.bound(n), map.lipschitz(n)
+        return 0.0 if 0.0 in factors else factors[0] * factors[1]
 
     def on(self, x: Tensor) -> Scale:
         """This scale for the layer input ``x`` (batch, queries, embed); only content-dependent scales differ."""
@@ -75,7 +77,7 @@ class Map(Parametrised):
     sums_to_one : do the weights of a row that sees at least one key sum to 1?
     is_sparse : can it give exactly 0 to all but a few visible keys?
     is_shift_invariant : does adding a constant to a row leave its weights alone?
-    is_monotone : does a larger logit never get less weight than a smaller one in its row?
+    is_monotone : does a larger scaled logit never get less weight than a smaller one in its row?
     """
 
     sums_to_one: ClassVar[bool] = True
@@ -140,6 +142,9 @@ class Rule(Parametrised):
         from undilute.rules.scales.temperature import Temperature
 
         super().__init__()
+        for name, part, kind in (("scale", scale, Scale), ("map", map, Map)):
+            if part is not None and not isinstance(part, kind):
+                raise InvalidValue(f"{name} = {part!r}: must be a {kind.__name__}; write Rule(scale=…, map=…).")
         self.scale: Scale = Temperature(1.0) if scale is None else scale
         self.map: Map = Softmax() if map is None else map
 
@@ -166,7 +171,7 @@ class Rule(Parametrised):
 
     def lipschitz(self, n: int) -> float:
         """Lipschitz constant (ℓ₂ → ℓ₂) of logits → weights on rows of n visible keys; ``math.inf`` if there is none."""
-        return self.scale.lipschitz(self.map, n)
+        return self.scale.lipschitz(self.map, count("n", n))
 
     def on(self, x: Tensor) -> Rule:
         """This rule for the layer input ``x`` (batch, queries, embed); differs only if the scale reads the input."""

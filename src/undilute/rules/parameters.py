@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import operator
 from typing import Self
 
 import torch
@@ -80,17 +81,33 @@ def _require(name: str, value: Number, lowest: float, wanted: str) -> Number:
         return number
     if not value.is_floating_point():
         raise InvalidValue(f"{name} has dtype {value.dtype}: must be a floating-point tensor.")
+    if value.is_meta:
+        return value
     wrong = ~(torch.isfinite(value) & (value > lowest))
     if bool(wrong.any()):
         raise InvalidValue(f"{name} holds {value[wrong].flatten()[0].item()!r}: every value must be {wanted}.")
     return value
 
 
+def number(name: str, value: object, lowest: float = -math.inf, hint: str = "") -> float:
+    """``value`` as one finite number greater than ``lowest``, else a clear error; tensors are refused."""
+    wanted = "one finite number" + (f" > {lowest:g}" if lowest > -math.inf else "") + hint
+    if isinstance(value, Tensor):
+        raise InvalidValue(f"{name} is a tensor: must be {wanted}.")
+    checked = _require(name, value, lowest, wanted)  # type: ignore[arg-type]
+    assert isinstance(checked, float)
+    return checked
+
+
 def count(name: str, value: object) -> int:
-    """``value`` if it is a whole number of at least 1, else a clear error."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    """``value`` as a whole number of at least 1, else a clear error."""
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        whole = 0
+    if isinstance(value, bool) or whole < 1:
         raise InvalidValue(f"{name} = {value!r}: must be a whole number of at least 1.")
-    return value
+    return whole
 
 
 def per_head(name: str, value: Number, logits: Tensor) -> Number:

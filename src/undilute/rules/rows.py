@@ -34,8 +34,9 @@ def check(logits: Tensor, mask: Tensor | None) -> None:
         raise InvalidTensor("logits have no dimension: must have shape (..., keys).")
     if mask is None:
         return
-    if mask.dtype != torch.bool:
-        raise InvalidTensor(f"mask has dtype {mask.dtype}: must be torch.bool, True where a key is visible.")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = f"has dtype {mask.dtype}" if isinstance(mask, Tensor) else f"is {type(mask).__name__}"
+        raise InvalidTensor(f"mask {kind}: must be a torch.bool tensor, True where a key is visible.")
     if mask.device != logits.device:
         raise InvalidTensor(f"mask is on {mask.device}, logits on {logits.device}: must be on one device.")
     if not broadcasts_to(mask.shape, logits.shape):

@@ -7,7 +7,6 @@ learned λ and the norm, version 2 with λ = σ(W_λ x) and none.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from torch import Tensor
 
@@ -23,9 +22,14 @@ def differential(
     key2: Tensor,
     value: Tensor,
     lam: float | Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
     *,
     rule: str | Rule | Map | Scale = "softmax",
-    **options: Any,
+    sliding_window: int | None = None,
 ) -> Tensor:
     """attention(query1, key1, value) − λ · attention(query2, key2, value).
 
@@ -36,7 +40,7 @@ def differential(
     value : (..., H, S, Ev)
     lam : λ: a number, one per query head, or broadcastable to (..., Hq, L, 1)
     rule : of both attentions
-    options : anything else ``undilute.attention`` takes, for both
+    attn_mask, dropout_p, is_causal, scale, enable_gqa, sliding_window : as in ``undilute.attention``, for both
 
     Examples
     --------
@@ -45,8 +49,21 @@ def differential(
     >>> ud.structures.differential(q1, k1, q2, k2, v, lam=0.5, is_causal=True).shape
     torch.Size([1, 4, 10, 16])
     """
-    first: Tensor = attention(query1, key1, value, rule=rule, **options)
-    second: Tensor = attention(query2, key2, value, rule=rule, **options)
+    first, second = (
+        attention(
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale,
+            enable_gqa,
+            rule=rule,
+            sliding_window=sliding_window,
+        )
+        for query, key in ((query1, key1), (query2, key2))
+    )
     return first - per_head("lam", lam, first) * second
 
 

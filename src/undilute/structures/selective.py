@@ -6,20 +6,24 @@ F_{i,j} = Σ_{m<i} S_{m,j}: how much tokens before i voted to mask token j. All 
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from undilute.engine.api import attention
+from undilute.engine.call import prepare
+from undilute.engine.routing import run
 from undilute.errors import InvalidTensor
 from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.registry import get
+from undilute.rules.rows import working_dtype
 
 
 def selective(
     query: Tensor,
     key: Tensor,
     value: Tensor,
+    attn_mask: Tensor | None = None,
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -32,6 +36,7 @@ def selective(
     ----------
     query : (..., Hq, L, E); head 0 casts the votes
     key, value : (..., H, L, E) and (..., H, L, Ev)
+    attn_mask : as in ``undilute.attention``, on top of the causal mask; a hidden key gets no votes and casts none
     scale, enable_gqa, rule, sliding_window : as in ``undilute.attention``
 
     Returns
@@ -45,23 +50,49 @@ def selective(
     >>> ud.structures.selective(q, k, v).shape
     torch.Size([1, 4, 10, 16])
     """
+    call = prepare(
+        query,
+        key,
+        value,
+        attn_mask,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        rule=get(rule),
+        sliding_window=sliding_window,
+        past=0,
+    )
     if query.dim() < 3 or query.shape[-2] != key.shape[-2]:
         raise InvalidTensor(
             f"query {tuple(query.shape)} and key {tuple(key.shape)}: selective attention is causal self-attention and "
             "needs shapes (..., heads, length, features) of one length."
         )
-    penalty = forget_penalty(query[..., 0, :, :], key[..., 0, :, :], scale)[..., None, :, :]
-    length = query.shape[-2]
-    future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-    bias = (-penalty).masked_fill(future, -torch.inf)  # (..., 1, L, L)
-    return attention(
-        query, key, value, bias, scale=scale, enable_gqa=enable_gqa, rule=rule, sliding_window=sliding_window
-    )
+    dtype = working_dtype(call.query.dtype)
+    votes = call.query[..., 0, :, :].to(dtype) @ call.key[..., 0, :, :].to(dtype).transpose(-1, -2) * call.scale
+    bias = -forget_penalty(votes, _of_head_0(call.mask))[..., None, :, :]
+    bias = bias if call.bias is None else bias + call.bias
+    output, _ = run(replace(call, bias=bias))
+    return output
 
 
-def forget_penalty(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
-    """F (..., L, L) from the voting head's query and key (..., L, E); 0 above the diagonal."""
-    votes = query @ key.transpose(-1, -2) * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    votes = votes.relu().tril(-1)
-    votes = votes * (torch.arange(votes.shape[-1], device=votes.device) > 0)
+def forget_penalty(votes: Tensor, seen: Tensor | None = None) -> Tensor:
+    """F_{i,j} = Σ_{m<i} relu(votes_{m,j}) from the voting head's logits (..., L, L); 0 above the diagonal.
+
+    Nobody votes on itself, on what comes later, on what it cannot see (``seen``), or on the first token; a token that
+    padding hides from everyone casts no vote either, and the first token is the first one that is not hidden.
+    """
+    length = votes.shape[-1]
+    first = torch.zeros((), dtype=torch.long, device=votes.device)
+    if seen is not None:
+        seen = seen.expand(*seen.shape[:-1], length)
+        votes = votes.masked_fill(~seen, 0.0)
+        if seen.dim() < 2 or seen.shape[-2] == 1:
+            present = seen if seen.dim() < 2 else seen[..., 0, :]
+            votes = votes.masked_fill(~present[..., :, None], 0.0)
+            first = present.int().argmax(-1, keepdim=True)[..., None]
+    votes = votes.relu().tril(-1) * (torch.arange(length, device=votes.device) != first)
     return (votes.cumsum(-2) - votes).tril()
+
+
+def _of_head_0(mask: Tensor | None) -> Tensor | None:
+    """The mask (..., 1 or H, 1 or L, S) as head 0 has it, (..., 1 or L, S)."""
+    return mask[..., 0, :, :] if mask is not None and mask.dim() > 2 else mask

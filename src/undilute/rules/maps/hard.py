@@ -31,6 +31,8 @@ class Hard(Map):
     def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
         hide(-torch.inf)
         top = logits.amax(-1, keepdim=True)
+        if bool(top.isnan().any()):
+            return None
         weights = logits.eq_(top.masked_fill_(top == -torch.inf, torch.inf))
         return weights.div_(weights.sum(-1, keepdim=True).clamp_(min=1.0))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from undilute.rules.base import Map
-from undilute.rules.parameters import above
+from undilute.rules.parameters import number
 from undilute.rules.registry import register
 from undilute.rules.rows import masked_max
 
@@ -32,7 +32,7 @@ class Softpick(Map):
 
     def __init__(self, epsilon: float = 1e-6) -> None:
         super().__init__()
-        self.hold("epsilon", above("epsilon", epsilon, 0.0))
+        self.hold("epsilon", number("epsilon", epsilon, 0.0))
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         top = masked_max(logits.detach(), visible).clamp(min=0.0)
@@ -44,7 +44,7 @@ class Softpick(Map):
 
     def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
         hide(0.0)  # e^0 − 1 = 0: counts nowhere
-        if float(logits.max()) > 80.0:  # e^z would overflow
+        if not float(logits.max()) < 80.0 - math.log(logits.shape[-1]):  # Σ e^z would overflow
             return None
         y = logits.expm1_()
         total = y.sum(-1, keepdim=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
 from undilute.rules.maps.softmax import Softmax, softmax_over
-from undilute.rules.parameters import count
+from undilute.rules.parameters import count, number
 from undilute.rules.registry import register
 
 
@@ -35,16 +35,16 @@ class TopK(Map):
         if (k is None) == (fraction is None):
             raise InvalidValue(f"k = {k!r} and fraction = {fraction!r}: give exactly one of the two.")
         self.k = None if k is None else count("k", k)
-        if fraction is not None and not 0.0 < fraction <= 1.0:
+        self.fraction = None if fraction is None else number("fraction", fraction)
+        if self.fraction is not None and not 0.0 < self.fraction <= 1.0:
             raise InvalidValue(f"fraction = {fraction!r}: must be > 0 and at most 1.")
-        self.fraction = fraction
-        self._share = Fraction(str(float(fraction or 0))).limit_denominator(10**6)  # 0.3 is 3/10, so 0.3·10 is 3
+        self._share = Fraction(str(self.fraction or 0.0)).limit_denominator(10**6)  # 0.3 is 3/10, so 0.3·10 is 3
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         z = logits.detach().masked_fill(~visible, -torch.inf)
         last = (self._kept(visible.sum(-1, keepdim=True)) - 1).clamp(max=z.shape[-1] - 1)
         smallest_kept = z.sort(-1, descending=True).values.gather(-1, last)
-        return softmax_over(logits, visible & (z >= smallest_kept))
+        return softmax_over(logits, visible & ~(z < smallest_kept))
 
     def _kept(self, n: Tensor) -> Tensor:
         if self.k is not None:

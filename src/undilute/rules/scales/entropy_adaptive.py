@@ -24,7 +24,7 @@ from undilute.errors import InvalidValue
 from undilute.measures.entropy import entropy_of_logits
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.maps.softmax import Softmax
-from undilute.rules.parameters import finite
+from undilute.rules.parameters import number
 from undilute.rules.registry import register
 
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
@@ -49,11 +49,11 @@ class EntropyAdaptive(Scale):
 
     def __init__(self, coefficients: Sequence[float] = PUBLISHED, min_entropy: float = 0.5) -> None:
         super().__init__()
-        if len(coefficients) == 0:
-            raise InvalidValue("coefficients is empty: give at least one, highest power first.")
-        self.coefficients = tuple(float(finite("coefficients", c)) for c in coefficients)
+        if not isinstance(coefficients, Sequence) or len(coefficients) == 0:
+            raise InvalidValue(f"coefficients = {coefficients!r}: must be a list of numbers, highest power first.")
+        self.coefficients = tuple(number("coefficients", c) for c in coefficients)
         self._polynomial = np.poly1d(self.coefficients)
-        self.hold("min_entropy", finite("min_entropy", min_entropy))
+        self.hold("min_entropy", number("min_entropy", min_entropy))
 
     @overload
     def beta(self, entropy: float) -> float: ...

@@ -10,7 +10,7 @@ import math
 from torch import Tensor
 
 from undilute.rules.base import Rule, Scale
-from undilute.rules.parameters import above, finite
+from undilute.rules.parameters import number
 from undilute.rules.registry import register
 
 
@@ -22,8 +22,8 @@ class Llama4(Scale):
 
     def __init__(self, beta: float = 0.1, floor_length: float = 8192) -> None:
         super().__init__()
-        self.hold("beta", finite("beta", beta))
-        self.hold("floor_length", above("floor_length", floor_length, 0.0))
+        self.hold("beta", number("beta", beta))
+        self.hold("floor_length", number("floor_length", floor_length, 0.0))
 
     def at_length(self, n: Tensor) -> Tensor:
         return 1.0 + self.beta * (n / self.floor_length).floor().log1p()

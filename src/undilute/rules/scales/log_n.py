@@ -11,7 +11,7 @@ import math
 from torch import Tensor
 
 from undilute.rules.base import Rule, Scale
-from undilute.rules.parameters import above
+from undilute.rules.parameters import number
 from undilute.rules.registry import register
 
 
@@ -22,7 +22,7 @@ class LogN(Scale):
 
     def __init__(self, train_length: float) -> None:
         super().__init__()
-        self.hold("train_length", above("train_length", train_length, 1.0))
+        self.hold("train_length", number("train_length", train_length, 1.0))
 
     def at_length(self, n: Tensor) -> Tensor:
         return (n.log() / math.log(self.train_length)).clamp(min=1.0)

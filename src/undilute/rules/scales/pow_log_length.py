@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule, Scale
 from undilute.rules.maps.entmax import Entmax
-from undilute.rules.parameters import Number, finite, largest_magnitude, per_head
+from undilute.rules.parameters import Number, finite, largest_magnitude, number, per_head
 from undilute.rules.registry import register
 
 LN2 = math.log(2)  # softplus(0): β of a token on which w_β says nothing
@@ -41,6 +41,15 @@ class PowLogLength(Scale):
         self.hold("beta", finite("beta", beta))
         self.hold("gamma", finite("gamma", gamma))
         self.hold("delta", finite("delta", delta))
+
+    @classmethod
+    def of_rows(cls, beta: Tensor, gamma: Tensor, delta: float) -> PowLogLength:
+        """From computed values, as in a forward pass: not checked, so that NaN shows where it came from."""
+        scale = cls(0.0, 0.0, delta)
+        del scale.beta, scale.gamma
+        scale.register_buffer("beta", beta, persistent=False)
+        scale.register_buffer("gamma", gamma, persistent=False)
+        return scale
 
     def at_length(self, n: Tensor) -> Tensor:
         power = n.clamp(min=2).log() ** per_head("gamma", self.gamma, n)
@@ -71,8 +80,8 @@ class LearnablePowLogLength(Scale):
         super().__init__()
         self.beta_projection = nn.Linear(embed_dim, num_heads, bias=False)
         self.gamma_projection = nn.Linear(embed_dim, num_heads, bias=False)
-        self.hold("delta", finite("delta", delta))
-        self.hold("gamma_range", finite("gamma_range", gamma_range))
+        self.hold("delta", number("delta", delta))
+        self.hold("gamma_range", number("gamma_range", gamma_range))
 
     def on(self, x: Tensor) -> PowLogLength:
         if x.shape[-1] != self.beta_projection.in_features:
@@ -81,7 +90,7 @@ class LearnablePowLogLength(Scale):
             )
         beta = F.softplus(self.beta_projection(x))  # (batch, queries, heads)
         gamma = self.gamma_range * torch.tanh(self.gamma_projection(x))
-        return PowLogLength(beta.transpose(-1, -2)[..., None], gamma.transpose(-1, -2)[..., None], self.delta)
+        return PowLogLength.of_rows(beta.transpose(-1, -2)[..., None], gamma.transpose(-1, -2)[..., None], self.delta)
 
     def at_length(self, n: Tensor) -> Tensor:
         raise InvalidValue("this scale depends on the layer's input: call rule.on(x) first, or use it in nn.Attention.")

@@ -9,6 +9,8 @@ from undilute.rules.base import Rule, Scale
 from undilute.rules.parameters import Number, above, largest_magnitude, per_head
 from undilute.rules.registry import register
 
+COLDEST = 1e-37
+
 
 class Temperature(Scale):
     """1 / T.
@@ -22,7 +24,7 @@ class Temperature(Scale):
 
     def __init__(self, T: Number) -> None:
         super().__init__()
-        self.hold("T", above("T", T, 0.0))
+        self.hold("T", above("T", T, COLDEST, ", so that 1/T is finite (T → 0 is Hard)"))
 
     def at_length(self, n: Tensor) -> Tensor | float:
         return 1.0 / per_head("T", self.T, n)

@@ -11,7 +11,7 @@ import math
 from torch import Tensor
 
 from undilute.rules.base import Rule, Scale
-from undilute.rules.parameters import above
+from undilute.rules.parameters import number
 from undilute.rules.registry import register
 
 
@@ -22,7 +22,7 @@ class YaRN(Scale):
 
     def __init__(self, factor: float) -> None:
         super().__init__()
-        self.hold("factor", above("factor", factor, 0.0))
+        self.hold("factor", number("factor", factor, 0.0))
 
     def at_length(self, n: Tensor) -> float:
         return self.bound(1)
