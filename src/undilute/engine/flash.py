@@ -49,17 +49,21 @@ def obstacle(call: Call) -> str | None:
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Output and, if asked for, entropy."""
-    adaptive = call.rule.scale
-    if isinstance(adaptive, EntropyAdaptive):
-        beta = adaptive.beta(_entropy(scaling.multiply(call, 1.0)))
-        call = scaling.multiply(call, beta[..., None].to(working_dtype(call.query.dtype)))
-    else:
-        call = scaling.fold(call)
+    call = fold(call)
     out, lse = _attend(call, call.value)
     if isinstance(call.rule.map, Sink):
         sink = per_head("s", call.rule.map.s, lse[..., None])
         out = (out * torch.sigmoid(lse[..., None] - sink)).to(out.dtype)
     return out, _entropy(call) if call.return_entropy else None
+
+
+def fold(call: Call) -> Call:
+    """The same call with its scale multiplied into the queries, be it a function of n or of the row's entropy."""
+    adaptive = call.rule.scale
+    if not isinstance(adaptive, EntropyAdaptive):
+        return scaling.fold(call)
+    beta = adaptive.beta(_entropy(scaling.multiply(call, 1.0)))
+    return scaling.multiply(call, beta[..., None].to(working_dtype(call.query.dtype)))
 
 
 def _entropy(call: Call) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,13 @@ def part(t: Tensor, rows: slice, keys: slice) -> Tensor:
     if t.dim() >= 2 and t.shape[-2] > 1:
         t = t[..., rows, :]
     return t[..., keys] if t.shape[-1] > 1 else t
+
+
+def of_head(t: Tensor, index: Sequence[int]) -> Tensor:
+    """What one head, given by its leading indices, has of a mask or bias that broadcasts to (..., H, L, S)."""
+    lead = t.shape[:-2]
+    own = index[len(index) - len(lead) :]
+    return t[tuple(i if size > 1 else 0 for i, size in zip(own, lead, strict=True))]
 
 
 def reach(call: Call, start: int, stop: int) -> slice:

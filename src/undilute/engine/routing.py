@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from undilute.engine import flash, reference, rows
+from undilute.engine import flash, reference, rows, sparse
 from undilute.engine.call import Call
 from undilute.errors import InvalidValue, UnknownName
 from undilute.rules.rows import working_dtype
@@ -34,8 +34,11 @@ class Implementation(Protocol):
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
 
 
-ROUTES: dict[str, Implementation] = {"flash": flash, "rows": rows, "reference": reference}
-NAMES = ", ".join(ROUTES)
+ROUTES: dict[str, Implementation] = {"flash": flash, "sparse": sparse, "rows": rows, "reference": reference}
+PRAISE = {
+    "flash": "softmax-like, on PyTorch's own kernel",
+    "sparse": "few keys get any weight, and only those are touched",
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def choose(call: Call, forced: str | None = None) -> Route:
 
 def _fast_route(call: Call) -> Route:
     why_not = []
-    for name, praise in (("flash", "softmax-like, on PyTorch's own kernel"),):
+    for name, praise in PRAISE.items():
         why = ROUTES[name].obstacle(call)
         if why is None and not _fits_the_dtype(call):
             why = "products of query and key overflow"

@@ -7,11 +7,12 @@ reference, so it is exact for whatever the rule is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,17 +148,17 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         if keys.start == keys.stop:
             continue
         seen = masks.visible(call, rows, keys)
-        for index in torch.cartesian_prod(*(torch.arange(size) for size in lead)).reshape(-1, len(lead)).tolist():
+        for index in np.ndindex(*lead):
             kv = (*index[:-1], index[-1] // call.groups) if lead else ()
             logits = buffer[: (rows.stop - start) * (keys.stop - keys.start)].view(rows.stop - start, -1)
-            torch.mm(q[tuple(index)][rows] * call.scale, k[kv][keys].T, out=logits)
-            hide = _hider(logits, seen, index)
-            weights = call.rule.map.weigh_(logits, n[tuple(index)][rows].clamp(min=1), hide)
+            torch.mm(q[index][rows] * call.scale, k[kv][keys].T, out=logits)
+            hide = _hider(logits, None if seen is None else masks.of_head(seen, index))
+            weights = call.rule.map.weigh_(logits, n[index][rows].clamp(min=1), hide)
             if weights is None:
                 return None
-            torch.mm(weights, v[kv][keys], out=out[tuple(index)][rows])
+            torch.mm(weights, v[kv][keys], out=out[index][rows])
             if spread is not None:
-                spread[tuple(index)][rows] = entropy(weights)
+                spread[index][rows] = entropy(weights)
     return out.to(call.query.dtype), spread
 
 
@@ -165,11 +166,6 @@ def _kv_lead(call: Call, lead: torch.Size) -> tuple[int, ...]:
     return (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else tuple(lead)
 
 
-def _hider(logits: Tensor, seen: Tensor | None, index: list[int]) -> Any:
+def _hider(logits: Tensor, seen: Tensor | None) -> Callable[[float], object]:
     """A function that fills the hidden keys of one head's logits with a number."""
-    if seen is None:
-        return lambda value: None
-    extra = seen.dim() - 2
-    own = seen[tuple(i if size > 1 else 0 for i, size in zip(index[len(index) - extra :], seen.shape, strict=False))]
-    hidden = ~own
-    return lambda value: logits.masked_fill_(hidden, value)
+    return lambda value: seen is None or logits.masked_fill_(~seen, value)

@@ -99,7 +99,7 @@ class Map(Parametrised):
         """
         raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
         """The same weights, without gradient and written over ``logits``: an optional short cut for speed.
 
         Parameters

@@ -28,7 +28,7 @@ class Hard(Map):
         soft = softmax_over(logits, visible)
         return divide(top, top.sum(-1, keepdim=True)) + (soft - soft.detach())
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
         hide(-torch.inf)
         top = logits.amax(-1, keepdim=True)
         if bool(top.isnan().any()):

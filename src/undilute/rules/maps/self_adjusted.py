@@ -60,7 +60,7 @@ class SelfAdjusted(Map):
         none = width < torch.finfo(z.dtype).tiny  # 0, or so small that 1/width would overflow
         return ((z - low) / width.masked_fill(none, 1.0)).masked_fill(none, 1.0)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
         if self.variant != "V3":
             return None
         hide(0.0)  # between min(z, 0) and max(z, 0)

@@ -42,7 +42,7 @@ class Sigmoid(Map):
             bias = per_head("bias", self.bias, logits)
         return torch.sigmoid(logits + bias).masked_fill(~visible, 0.0)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
         if not self.follows_length and isinstance(self.bias, Tensor):
             return None
         logits.sub_(n.log()) if self.follows_length else logits.add_(self.bias)

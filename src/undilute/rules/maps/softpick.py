@@ -42,7 +42,7 @@ class Softpick(Map):
         y = torch.where(logits < 1.0, near, far).masked_fill(~visible, 0.0)
         return y.clamp(min=0.0) / (y.abs().sum(-1, keepdim=True) + self.epsilon * shrink)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], None]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
         hide(0.0)  # e^0 − 1 = 0: counts nowhere
         if not float(logits.max()) < 80.0 - math.log(logits.shape[-1]):  # Σ e^z would overflow
             return None

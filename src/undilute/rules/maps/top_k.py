@@ -42,17 +42,18 @@ class TopK(Map):
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         z = logits.detach().masked_fill(~visible, -torch.inf)
-        last = (self._kept(visible.sum(-1, keepdim=True)) - 1).clamp(max=z.shape[-1] - 1)
+        last = (self.kept(visible.sum(-1, keepdim=True)) - 1).clamp(max=z.shape[-1] - 1)
         smallest_kept = z.sort(-1, descending=True).values.gather(-1, last)
         return softmax_over(logits, visible & ~(z < smallest_kept))
 
-    def _kept(self, n: Tensor) -> Tensor:
+    def kept(self, n: Tensor) -> Tensor:
+        """How many keys a row of n visible ones keeps, ties aside."""
         if self.k is not None:
             return torch.full_like(n, self.k)
         return (-(-n * self._share.numerator // self._share.denominator)).clamp(min=1)  # rounded up
 
     def lipschitz(self, n: int) -> float:
-        kept = int(self._kept(torch.tensor(n)))
+        kept = int(self.kept(torch.tensor(n)))
         return Softmax().lipschitz(n) if kept >= n else math.inf
 
     def extra_repr(self) -> str:

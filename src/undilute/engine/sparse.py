@@ -1,0 +1,309 @@
+"""Exact sparse attention, faster than softmax: find each row's support, touch nothing else.
+
+A block of rows meets the keys a tile at a time: one matrix product per tile, then `sparse_kernels.scan` keeps the few
+keys that can still matter. No logit is written to memory for longer than a tile. The output gathers the values of the
+support only, and the support (index, weight) is kept for a backward pass that needs no matrix product at all; past the
+memory budget it is found again instead. Threads of our own, each with torch on one core, share blocks of rows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undilute.engine import flash, masks, scaling
+from undilute.engine.budget import memory_budget
+from undilute.engine.call import Call
+from undilute.rules.maps.entmax import SOFTMAX, Entmax
+from undilute.rules.maps.top_k import TopK
+from undilute.rules.rows import working_dtype
+from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
+
+ROWS, TILE = 128, 512  # logits of one tile: 256 KB in float32, which stays in a core's cache
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
+
+
+def obstacle(call: Call) -> str | None:
+    """Why this route cannot run the call, or None."""
+    rule = call.rule
+    if not isinstance(rule.map, Entmax | TopK):
+        return f"the map {type(rule.map).__name__} has no support to find"
+    if isinstance(rule.map, Entmax) and isinstance(rule.map.alpha, Tensor) and rule.map.alpha.dim() > 1:
+        return "alpha differs from row to row"
+    if not (rule.scale.is_foldable or isinstance(rule.scale, EntropyAdaptive)):
+        return f"the scale {type(rule.scale).__name__} reads the logits"
+    if call.query.device.type != "cpu":
+        return f"its kernels run on the CPU, not on {call.query.device.type}"
+    if call.dropout > 0:
+        return "the kernels have no dropout"
+    if call.bias is not None and (call.bias.requires_grad or not scaling.is_trivial(rule)):
+        return "an additive mask needs its own gradient or scale"
+    if importlib.util.find_spec("numba") is None:
+        return "numba is not installed (pip install 'undilute[fast]')"
+    return None
+
+
+def run(call: Call) -> tuple[Tensor, Tensor | None]:
+    """Output and, if asked for, entropy."""
+    call = flash.fold(call)
+    lead, dtype = call.logits_shape[:-2], working_dtype(call.query.dtype)
+    kv_lead = (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else lead
+    q, k, v = (
+        t.to(dtype).expand(*own, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
+        for t, own in ((call.query, lead), (call.key, kv_lead), (call.value, kv_lead))
+    )
+    out, entropy = _Sparse.apply(q, k, v, _epsilon(call), call)  # type: ignore[no-untyped-call]
+    out = out.reshape(*lead, call.rows, v.shape[-1]).to(call.query.dtype)
+    return out, entropy.reshape(*lead, call.rows) if call.return_entropy else None
+
+
+def _epsilon(call: Call) -> Tensor:
+    """α − 1 of each head, float64 (heads of all batches,); 0 stands for top-k."""
+    heads = call.logits_shape[:-2]
+    if not isinstance(call.rule.map, Entmax):
+        return torch.zeros(heads.numel(), dtype=torch.float64)
+    epsilon = torch.as_tensor(call.rule.map.epsilon, dtype=torch.float64).clamp(min=SOFTMAX)
+    return epsilon.expand(heads).reshape(-1)
+
+
+class _Sparse(torch.autograd.Function):
+    """(out, entropy) for q (heads, L, E), k and v (kv heads, S, ·), differentiable in all and in α."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, call: Call) -> tuple[Tensor, Tensor]:
+        problem = _Problem(call, q, k, v, epsilon)
+        out, entropy = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype), torch.zeros(q.shape[:2], dtype=q.dtype)
+        keep = _Keep(memory_budget() if any(ctx.needs_input_grad) else 0)
+
+        def work(task: _Task, scratch: _Scratch) -> None:
+            count, index, value = problem.support(task, scratch, entropy.numpy()[task.head, task.rows])
+            problem.kernels.gather(count, index, value, problem.v[task.kv], out.numpy()[task.head, task.rows])
+            keep.add(problem.kernels, task, count, index, value)
+
+        problem.share(problem.tasks(), work)
+        ctx.save_for_backward(q, k, v, epsilon)
+        ctx.call, ctx.keep = call, keep
+        ctx.set_materialize_grads(False)
+        return out, entropy
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, epsilon = ctx.saved_tensors
+        if grad_out is None and grad_entropy is None:
+            return (None,) * 5
+        problem = _Problem(ctx.call, q, k, v, epsilon)
+        grad_out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype) if grad_out is None else grad_out
+        grad_entropy = torch.zeros(q.shape[:2], dtype=q.dtype) if grad_entropy is None else grad_entropy
+        go, ge = grad_out.contiguous().numpy(), grad_entropy.contiguous().numpy()
+        dq, grad_epsilon = torch.zeros_like(q, memory_format=torch.contiguous_format), torch.zeros_like(epsilon)
+        lanes = _lanes(problem.tasks(), len(k), problem.threads)
+        dk, dv = (np.zeros((max(lane.copy for lane in lanes) + 1, *t.shape), t.numpy().dtype) for t in (k, v))
+
+        def work(lane: _Lane, scratch: _Scratch) -> None:
+            for task in lane.tasks:
+                count, index, weight = ctx.keep.get(task) or _pack(
+                    problem.kernels, *problem.support(task, scratch, scratch.entropy[: task.size])
+                )
+                at, kv = (task.head, task.rows), (lane.copy, task.kv)
+                grad_epsilon[task.head] += problem.kernels.backward(
+                    count,
+                    index,
+                    weight,
+                    problem.epsilon[task.head],
+                    bool(ctx.needs_input_grad[3]),
+                    ctx.call.scale,
+                    problem.q[at],
+                    problem.k[task.kv],
+                    problem.v[task.kv],
+                    go[at],
+                    ge[at],
+                    dq.numpy()[at],
+                    dk[kv],
+                    dv[kv],
+                    scratch.g,
+                    scratch.u,
+                )
+
+        problem.share(lanes, work)
+        return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), grad_epsilon, None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A block of rows of one head."""
+
+    head: int
+    kv: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """Tasks that add to the same gradients of keys and values, so that one thread must do them in turn."""
+
+    copy: int
+    tasks: list[_Task]
+
+
+def _lanes(tasks: list[_Task], kv_heads: int, threads: int) -> list[_Lane]:
+    """One lane per key head; with fewer key heads than threads, several lanes with gradients of their own."""
+    copies = 1 if kv_heads >= threads else -(-threads // kv_heads)
+    lanes: dict[tuple[int, int], list[_Task]] = {}
+    for i, task in enumerate(tasks):
+        lanes.setdefault((task.kv, i % copies), []).append(task)
+    return [_Lane(copy, each) for (_, copy), each in lanes.items()]
+
+
+class _Keep:
+    """Supports for the backward pass, up to a number of bytes; the order of arrival decides which."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self.packed: dict[_Task, tuple[Array, Array, Array]] = {}
+
+    def add(self, kernels: Any, task: _Task, count: Array, index: Array, weight: Array) -> None:
+        size = int(count.sum()) * (index.itemsize + weight.itemsize)
+        if size < self.left:
+            self.left -= size
+            self.packed[task] = _pack(kernels, count, index, weight)
+
+    def get(self, task: _Task) -> tuple[Array, Array, Array] | None:
+        return self.packed.get(task)
+
+
+def _pack(kernels: Any, count: Array, index: Array, weight: Array) -> tuple[Array, Array, Array]:
+    total = int(count.sum())
+    packed = np.empty(total, index.dtype), np.empty(total, weight.dtype)
+    kernels.pack(count, index, weight, *packed)
+    return count.copy(), *packed
+
+
+class _Scratch:
+    """One thread's memory for candidates and a tile; untouched pages cost nothing."""
+
+    def __init__(self, problem: _Problem) -> None:
+        rows, keys, dtype = problem.block, problem.call.keys, problem.q.dtype
+        self.tile = torch.empty(rows * problem.tile, dtype=torch.from_numpy(problem.q[:0]).dtype)
+        self.index, self.value = np.empty((rows, keys), np.int32), np.empty((rows, keys), dtype)
+        self.top, self.floor, self.entropy = np.empty(rows), np.empty(rows), np.empty(rows, dtype)
+        self.count = np.empty(rows, np.int64)
+        self.maxima, self.work = np.empty(problem.tile // 32 + 2, dtype), np.empty(keys, dtype)
+        self.g, self.u = np.empty(keys), np.empty(keys)
+
+
+class _Problem:
+    """The arrays of one call and how its work is cut up."""
+
+    def __init__(self, call: Call, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor) -> None:
+        from undilute.engine import sparse_kernels
+
+        self.kernels: Any = sparse_kernels
+        self.call = call
+        self.q_tensor, self.k_tensor = q.detach().contiguous(), k.detach().contiguous()
+        self.q, self.k, self.v = self.q_tensor.numpy(), self.k_tensor.numpy(), v.detach().contiguous().numpy()
+        self.epsilon = epsilon.detach().tolist()
+        self.threads = torch.get_num_threads()
+        self.block = min(ROWS, call.rows, max(1, memory_budget() // (self.threads * call.keys * 12)))
+        self.tile = min(call.keys, max(TILE, ROWS * TILE // self.block))
+        low, high = masks.limits(call)
+        self.low, self.high = low.numpy(), high.numpy()
+        self.kept = self._kept()
+        self.heads = list(np.ndindex(*call.logits_shape[:-2]))
+
+    def _kept(self) -> Array:
+        """k of each row for top-k (heads, L), all 0 for entmax."""
+        shape = self.q.shape[:2]
+        if not isinstance(self.call.rule.map, TopK):
+            return np.zeros(shape, np.int64)
+        n = masks.row_counts(self.call).expand(*self.call.logits_shape[:-1], 1)
+        kept: Array = self.call.rule.map.kept(n).clamp(min=1).reshape(shape).numpy()
+        return kept
+
+    def tasks(self) -> list[_Task]:
+        blocks = [(i, min(i + self.block, self.call.rows)) for i in range(0, self.call.rows, self.block)]
+        return [_Task(h, h // self.call.groups, *rows) for rows in blocks for h in range(len(self.q))]
+
+    def support(self, task: _Task, scratch: _Scratch, entropy: Array) -> tuple[Array, Array, Array]:
+        """Count, index and weight of each row's support, in the thread's scratch memory."""
+        kernels, size, rows = self.kernels, task.size, task.rows
+        top, floor, count = scratch.top[:size], scratch.floor[:size], scratch.count[:size]
+        top.fill(-np.inf)
+        floor.fill(-np.inf)
+        count.fill(0)
+        low, high, kept = self.low[rows], self.high[rows], self.kept[task.head, rows]
+        query = self.q_tensor[task.head, rows] * self.call.scale
+        reach = masks.reach(self.call, task.start, task.stop)
+        for first in range(reach.start, reach.stop, self.tile):
+            keys = slice(first, min(first + self.tile, reach.stop))
+            tile = scratch.tile[: size * (keys.stop - first)].view(size, -1)
+            torch.mm(query, self.k_tensor[task.kv, keys].T, out=tile)
+            self._mask(tile, task, keys)
+            kernels.scan(
+                tile.numpy(),
+                first,
+                low,
+                high,
+                self.epsilon[task.head],
+                kept,
+                top,
+                floor,
+                count,
+                scratch.index,
+                scratch.value,
+                scratch.maxima,
+                scratch.work,
+            )
+        kernels.weigh(self.epsilon[task.head], kept, top, count, scratch.index, scratch.value, entropy, scratch.work)
+        return count, scratch.index, scratch.value
+
+    def _mask(self, tile: Tensor, task: _Task, keys: slice) -> None:
+        for t, hides in ((self.call.bias, False), (self.call.mask, True)):
+            if t is None:
+                continue
+            own = masks.part(masks.of_head(t, self.heads[task.head]), task.rows, keys).detach()
+            if hides:
+                tile.masked_fill_(~own, -torch.inf)
+            else:
+                tile.add_(own.to(tile.dtype))
+
+    def share(self, work: Iterable[T], do: Callable[[T, _Scratch], None]) -> None:
+        """Do all the work, on as many threads as torch has; torch's own settings are left as they were."""
+        pending, before = list(work), torch.get_num_threads()
+        threads = min(self.threads, len(pending))
+
+        def drain() -> None:
+            scratch = _Scratch(self)
+            with torch.inference_mode():
+                while pending:
+                    try:
+                        item = pending.pop()  # atomic: the threads need no other lock
+                    except IndexError:
+                        return
+                    do(item, scratch)
+
+        if threads <= 1:
+            return drain()
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                for done in [pool.submit(drain) for _ in range(threads)]:
+                    done.result()
+        finally:
+            torch.set_num_threads(before)
