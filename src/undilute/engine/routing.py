@@ -79,9 +79,11 @@ def _fast_route(call: Call) -> Route:
 
 def _fits_the_dtype(call: Call) -> bool:
     """Are all q·k certain to be finite, with room to spare?  The kernels, unlike the reference, need that."""
-    largest = [float(torch.linalg.vector_norm(t.detach(), torch.inf)) for t in (call.query, call.key)]
-    limit: float = torch.finfo(working_dtype(call.query.dtype)).max
-    return largest[0] * largest[1] * call.query.shape[-1] * max(1.0, abs(call.scale)) < math.sqrt(limit)
+    product = call.query.shape[-1] * max(1.0, abs(call.scale))
+    for t in (call.query, call.key):
+        smallest, largest = torch.aminmax(t.detach())
+        product *= max(float(largest), -float(smallest))
+    return product < math.sqrt(torch.finfo(working_dtype(call.query.dtype)).max)
 
 
 def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:

@@ -26,7 +26,7 @@ from undilute.rules.maps.top_k import TopK
 from undilute.rules.rows import working_dtype
 from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 
-ROWS, TILE = 128, 512  # logits of one tile: 256 KB in float32, which stays in a core's cache
+ROWS, TILE = 256, 1024  # of one tile of logits: 1 MB in float32, which stays in the caches
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
@@ -131,6 +131,7 @@ class _Sparse(torch.autograd.Function):
                     dv[kv],
                     scratch.g,
                     scratch.u,
+                    *scratch.fast(problem.epsilon[task.head]),
                 )
 
         problem.share(lanes, work)
@@ -202,11 +203,16 @@ class _Scratch:
     def __init__(self, problem: _Problem) -> None:
         rows, keys, dtype = problem.block, problem.call.keys, problem.q.dtype
         self.tile = torch.empty(rows * problem.tile, dtype=torch.from_numpy(problem.q[:0]).dtype)
-        self.index, self.value = np.empty((rows, keys), np.int32), np.empty((rows, keys), dtype)
+        self.index, self.value = np.empty((rows, keys + 1), np.int32), np.empty((rows, keys + 1), dtype)
         self.top, self.floor, self.entropy = np.empty(rows), np.empty(rows), np.empty(rows, dtype)
         self.count = np.empty(rows, np.int64)
-        self.maxima, self.work = np.empty(problem.tile // 32 + 2, dtype), np.empty(keys, dtype)
+        self.maxima, self.ranked = np.empty(problem.tile // problem.kernels.CHUNK + 2, dtype), np.empty(keys, dtype)
+        self.work, self.other = np.empty(keys + 64, np.float32), np.empty(keys + 64, np.float32)
         self.g, self.u = np.empty(keys), np.empty(keys)
+
+    def fast(self, epsilon: float) -> tuple[bool, Array, Array]:
+        """May powers be float32 vector code?  Not for float64, nor for an exponent that magnifies its rounding."""
+        return self.value.dtype == np.float32 and epsilon > 0.05, self.work, self.other
 
 
 class _Problem:
@@ -248,6 +254,7 @@ class _Problem:
         top.fill(-np.inf)
         floor.fill(-np.inf)
         count.fill(0)
+        settled = np.zeros(size, np.int64)
         low, high, kept = self.low[rows], self.high[rows], self.kept[task.head, rows]
         query = self.q_tensor[task.head, rows] * self.call.scale
         reach = masks.reach(self.call, task.start, task.stop)
@@ -266,12 +273,25 @@ class _Problem:
                 top,
                 floor,
                 count,
+                settled,
                 scratch.index,
                 scratch.value,
                 scratch.maxima,
-                scratch.work,
+                scratch.ranked,
+                *scratch.fast(self.epsilon[task.head]),
             )
-        kernels.weigh(self.epsilon[task.head], kept, top, count, scratch.index, scratch.value, entropy, scratch.work)
+        kernels.weigh(
+            self.epsilon[task.head],
+            kept,
+            top,
+            floor,
+            count,
+            scratch.index,
+            scratch.value,
+            entropy,
+            scratch.ranked,
+            *scratch.fast(self.epsilon[task.head]),
+        )
         return count, scratch.index, scratch.value
 
     def _mask(self, tile: Tensor, task: _Task, keys: slice) -> None:
