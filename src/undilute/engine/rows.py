@@ -19,12 +19,13 @@ from torch import Tensor
 from undilute.engine import masks, reference, scaling
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
+from undilute.engine.threads import share
 from undilute.measures.entropy import entropy
 from undilute.rules.base import Map
 from undilute.rules.rows import working_dtype
 
 TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
-FAST_ROWS = 128  # rows per head in the in-place form: enough for the matrix product, few enough for the caches
+FAST_LOGITS = 2**19  # per block in the in-place form: enough for the matrix product, few enough for the caches
 
 
 def obstacle(call: Call) -> str | None:
@@ -132,40 +133,51 @@ def _has_fast_form(call: Call) -> bool:
 
 def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
     """The in-place form over every head and block of rows; None if the map declines."""
-    dtype = working_dtype(call.query.dtype)
-    lead = call.logits_shape[:-2]
+    dtype, lead = working_dtype(call.query.dtype), call.logits_shape[:-2]
     q, k, v = (
-        t.to(dtype).expand(*(lead if i == 0 else _kv_lead(call, lead)), *t.shape[-2:])
-        for i, t in enumerate((call.query, call.key, call.value))
+        t.detach().to(dtype).expand(*own, *t.shape[-2:])
+        for t, own in ((call.query, lead), (call.key, _kv_lead(call, lead)), (call.value, _kv_lead(call, lead)))
     )
-    n = masks.row_counts(call).to(dtype).expand(*lead, call.rows, 1)
+    n = masks.row_counts(call).clamp(min=1).to(dtype).expand(*lead, call.rows, 1)
     out = q.new_zeros(*lead, call.rows, v.shape[-1])
     spread = q.new_zeros(*lead, call.rows) if call.return_entropy else None
-    buffer = q.new_empty(min(FAST_ROWS, call.rows) * call.keys)
-    for start in range(0, call.rows, FAST_ROWS):
-        rows = slice(start, min(start + FAST_ROWS, call.rows))
+    declined: list[object] = []
+
+    def work(task: tuple[tuple[int, ...], slice], buffer: Tensor) -> None:
+        index, rows = task
         keys = masks.reach(call, rows.start, rows.stop)
-        if keys.start == keys.stop:
-            continue
-        seen = masks.visible(call, rows, keys)
-        for index in np.ndindex(*lead):
-            kv = (*index[:-1], index[-1] // call.groups) if lead else ()
-            logits = buffer[: (rows.stop - start) * (keys.stop - keys.start)].view(rows.stop - start, -1)
-            torch.mm(q[index][rows] * call.scale, k[kv][keys].T, out=logits)
-            hide = _hider(logits, None if seen is None else masks.of_head(seen, index))
-            weights = call.rule.map.weigh_(logits, n[index][rows].clamp(min=1), hide)
-            if weights is None:
-                return None
-            torch.mm(weights, v[kv][keys], out=out[index][rows])
-            if spread is not None:
-                spread[index][rows] = entropy(weights)
-    return out.to(call.query.dtype), spread
+        if declined or keys.start == keys.stop:
+            return
+        kv = (*index[:-1], index[-1] // call.groups) if lead else ()
+        logits = buffer[: (rows.stop - rows.start) * (keys.stop - keys.start)].view(rows.stop - rows.start, -1)
+        torch.mm(q[index][rows] * call.scale, k[kv][keys].T, out=logits)
+        found = call.rule.map.weigh_(logits, n[index][rows], _hider(call, logits, index, rows, keys))
+        if found is None:
+            declined.append(task)
+            return
+        torch.mm(found[0], v[kv][keys], out=out[index][rows])
+        out[index][rows].div_(found[1])
+        if spread is not None:
+            spread[index][rows] = entropy(found[0])
+
+    step = min(call.rows, max(64, FAST_LOGITS // call.keys))
+    blocks = [slice(i, min(i + step, call.rows)) for i in range(0, call.rows, step)]
+    tasks = [(index, rows) for rows in blocks for index in np.ndindex(*lead)]
+    share(tasks, work, lambda: q.new_empty(step * call.keys))
+    return None if declined else (out.to(call.query.dtype), spread)
 
 
 def _kv_lead(call: Call, lead: torch.Size) -> tuple[int, ...]:
     return (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else tuple(lead)
 
 
-def _hider(logits: Tensor, seen: Tensor | None) -> Callable[[float], object]:
+def _hider(call: Call, logits: Tensor, index: tuple[int, ...], rows: slice, keys: slice) -> Callable[[float], object]:
     """A function that fills the hidden keys of one head's logits with a number."""
-    return lambda value: seen is None or logits.masked_fill_(~seen, value)
+    first = keys.start
+    if call.causal and call.mask is None and call.window is None:  # only the diagonal has any
+        first = max(first, min(keys.stop, rows.start + call.offset + 1))
+    seen = masks.visible(call, rows, slice(first, keys.stop))
+    if seen is None:
+        return lambda value: None
+    hidden, part = ~masks.of_head(seen, index), logits[:, first - keys.start :]
+    return lambda value: part.masked_fill_(hidden, value)

@@ -9,10 +9,8 @@ memory budget it is found again instead. Threads of our own, each with torch on 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 from undilute.engine import flash, masks, scaling
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
+from undilute.engine.threads import share
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
 from undilute.rules.maps.top_k import TopK
 from undilute.rules.rows import working_dtype
@@ -28,7 +27,6 @@ from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 
 ROWS, TILE = 256, 1024  # of one tile of logits: 1 MB in float32, which stays in the caches
 Array = np.ndarray[Any, Any]
-T = TypeVar("T")
 
 
 def obstacle(call: Call) -> str | None:
@@ -88,7 +86,7 @@ class _Sparse(torch.autograd.Function):
             problem.kernels.gather(count, index, value, problem.v[task.kv], out.numpy()[task.head, task.rows])
             keep.add(problem.kernels, task, count, index, value)
 
-        problem.share(problem.tasks(), work)
+        share(problem.tasks(), work, problem.scratch)
         ctx.save_for_backward(q, k, v, epsilon)
         ctx.call, ctx.keep = call, keep
         ctx.set_materialize_grads(False)
@@ -134,7 +132,7 @@ class _Sparse(torch.autograd.Function):
                     *scratch.fast(problem.epsilon[task.head]),
                 )
 
-        problem.share(lanes, work)
+        share(lanes, work, problem.scratch)
         return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), grad_epsilon, None
 
 
@@ -234,6 +232,9 @@ class _Problem:
         self.kept = self._kept()
         self.heads = list(np.ndindex(*call.logits_shape[:-2]))
 
+    def scratch(self) -> _Scratch:
+        return _Scratch(self)
+
     def _kept(self) -> Array:
         """k of each row for top-k (heads, L), all 0 for entmax."""
         shape = self.q.shape[:2]
@@ -303,27 +304,3 @@ class _Problem:
                 tile.masked_fill_(~own, -torch.inf)
             else:
                 tile.add_(own.to(tile.dtype))
-
-    def share(self, work: Iterable[T], do: Callable[[T, _Scratch], None]) -> None:
-        """Do all the work, on as many threads as torch has; torch's own settings are left as they were."""
-        pending, before = list(work), torch.get_num_threads()
-        threads = min(self.threads, len(pending))
-
-        def drain() -> None:
-            scratch = _Scratch(self)
-            with torch.inference_mode():
-                while pending:
-                    try:
-                        item = pending.pop()  # atomic: the threads need no other lock
-                    except IndexError:
-                        return
-                    do(item, scratch)
-
-        if threads <= 1:
-            return drain()
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                for done in [pool.submit(drain) for _ in range(threads)]:
-                    done.result()
-        finally:
-            torch.set_num_threads(before)

@@ -16,6 +16,9 @@ from undilute.errors import InvalidValue
 from undilute.rules import rows
 from undilute.rules.parameters import Parametrised, count
 
+Hide = Callable[[float], object]
+Quotient = tuple[Tensor, Tensor | float]
+
 
 class Scale(Parametrised):
     """What multiplies the logits of a row. Subclasses write ``bound`` and either ``at_length`` or ``forward``."""
@@ -99,7 +102,7 @@ class Map(Parametrised):
         """
         raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
         """The same weights, without gradient and written over ``logits``: an optional short cut for speed.
 
         Parameters
@@ -110,7 +113,8 @@ class Map(Parametrised):
 
         Returns
         -------
-        (rows, keys), exactly 0 where hidden; None if the map has no such form.
+        What is to be divided, (rows, keys) and exactly 0 where hidden, and by what, (rows, 1): dividing the output
+        costs less than dividing the weights. None if the map has no such form for these logits.
         """
         return None
 

@@ -12,14 +12,13 @@ Rows need not sum to 1. None is Lipschitz: V0 and V1 grow with the logits, V2 an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.rules.base import Map
+from undilute.rules.base import Hide, Map, Quotient
 from undilute.rules.maps.softmax import softmax_over
 from undilute.rules.registry import register
 from undilute.rules.rows import masked_max, masked_min
@@ -60,20 +59,20 @@ class SelfAdjusted(Map):
         none = width < torch.finfo(z.dtype).tiny  # 0, or so small that 1/width would overflow
         return ((z - low) / width.masked_fill(none, 1.0)).masked_fill(none, 1.0)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
         if self.variant != "V3":
             return None
         hide(0.0)  # between min(z, 0) and max(z, 0)
         low, high = logits.amin(-1, keepdim=True).clamp_(max=0.0), logits.amax(-1, keepdim=True).clamp_(min=0.0)
         width = high - low
-        if bool((width < torch.finfo(logits.dtype).tiny).any()):
+        if not bool((width >= torch.finfo(logits.dtype).tiny).all()):
             return None
         fraction = logits - low
         hide(-torch.inf)
         top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
         e = logits.sub_(top).exp_()
         total = e.sum(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
-        return e.mul_(fraction).div_(width * total)
+        return e.mul_(fraction), width * total
 
     def lipschitz(self, n: int) -> float:
         return 0.0 if n == 1 and self.variant in ("V1", "V2") else math.inf

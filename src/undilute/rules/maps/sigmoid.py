@@ -5,12 +5,10 @@ Ramapuram et al. 2024, arXiv:2409.04431. Each weight depends on its own logit al
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from undilute.rules.base import Map
+from undilute.rules.base import Hide, Map, Quotient
 from undilute.rules.parameters import Number, finite, per_head
 from undilute.rules.registry import register
 from undilute.rules.rows import count_visible
@@ -42,12 +40,12 @@ class Sigmoid(Map):
             bias = per_head("bias", self.bias, logits)
         return torch.sigmoid(logits + bias).masked_fill(~visible, 0.0)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
         if not self.follows_length and isinstance(self.bias, Tensor):
             return None
         logits.sub_(n.log()) if self.follows_length else logits.add_(self.bias)
         hide(-torch.inf)
-        return logits.sigmoid_()
+        return logits.sigmoid_(), 1.0
 
     def lipschitz(self, n: int) -> float:
         return 0.25

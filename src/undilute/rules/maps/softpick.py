@@ -10,12 +10,11 @@ near z = 0 the slope really is of order 1/ε.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from undilute.rules.base import Map
+from undilute.rules.base import Hide, Map, Quotient
 from undilute.rules.parameters import number
 from undilute.rules.registry import register
 from undilute.rules.rows import masked_max
@@ -42,14 +41,14 @@ class Softpick(Map):
         y = torch.where(logits < 1.0, near, far).masked_fill(~visible, 0.0)
         return y.clamp(min=0.0) / (y.abs().sum(-1, keepdim=True) + self.epsilon * shrink)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Callable[[float], object]) -> Tensor | None:
+    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
         hide(0.0)  # e^0 − 1 = 0: counts nowhere
         if not float(logits.max()) < 80.0 - math.log(logits.shape[-1]):  # Σ e^z would overflow
             return None
         y = logits.expm1_()
         total = y.sum(-1, keepdim=True)
         positive = y.clamp_(min=0.0).sum(-1, keepdim=True)
-        return y.div_(2 * positive - total + self.epsilon)  # Σ|y| = 2·Σ y₊ − Σ y
+        return y, 2 * positive - total + self.epsilon  # Σ|y| = 2·Σ y₊ − Σ y
 
     def lipschitz(self, n: int) -> float:
         return 2.0 + (1.0 + math.sqrt(n)) / self.epsilon
