@@ -17,7 +17,7 @@ from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
 from undilute.rules.parameters import count, number
-from undilute.rules.rows import broadcasts_to
+from undilute.rules.rows import broadcasts_to, working_dtype
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class Call:
     def keys(self) -> int:
         """S, the number of keys."""
         return self.logits_shape[-1]
+
+    def has_finite_products(self) -> bool:
+        """Are all q·k certain to be finite, with room to spare?  The fast routes, unlike the reference, need that."""
+        product = self.query.shape[-1] * max(1.0, abs(self.scale))
+        for t in (self.query, self.key):
+            smallest, largest = torch.aminmax(t.detach())
+            product *= max(float(largest), -float(smallest))
+        return product < math.sqrt(torch.finfo(working_dtype(self.query.dtype)).max)
 
     def block(self, start: int, stop: int) -> Call:
         """The same call for queries start … stop − 1 and the keys they can reach."""

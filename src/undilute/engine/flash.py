@@ -12,6 +12,7 @@ lse adds P·g, that is D − g. One more column does that: value 0 (so dP is unc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -49,7 +50,7 @@ def obstacle(call: Call) -> str | None:
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Output and, if asked for, entropy."""
-    call = fold(call)
+    call = fold(_with_positive_scale(call))
     out, lse = _attend(call, call.value)
     if isinstance(call.rule.map, Sink):
         sink = per_head("s", call.rule.map.s, lse[..., None])
@@ -57,12 +58,19 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     return out, _entropy(call) if call.return_entropy else None
 
 
+def _with_positive_scale(call: Call) -> Call:
+    """The same call with a scale > 0: the kernel multiplies it with the −inf of hidden keys."""
+    if call.scale > 0:
+        return call
+    return replace(call, query=call.query * call.scale, scale=1.0)
+
+
 def fold(call: Call) -> Call:
     """The same call with its scale multiplied into the queries, be it a function of n or of the row's entropy."""
     adaptive = call.rule.scale
     if not isinstance(adaptive, EntropyAdaptive):
         return scaling.fold(call)
-    beta = adaptive.beta(_entropy(scaling.multiply(call, 1.0)))
+    beta = adaptive.beta(_entropy(scaling.multiply(_with_positive_scale(call), 1.0)))
     return scaling.multiply(call, beta[..., None].to(working_dtype(call.query.dtype)))
 
 

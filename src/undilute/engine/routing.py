@@ -12,7 +12,6 @@ A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +21,6 @@ from torch import Tensor
 from undilute.engine import flash, reference, rows, sparse
 from undilute.engine.call import Call
 from undilute.errors import InvalidValue, UnknownName
-from undilute.rules.rows import working_dtype
 
 SMALL = 2**16  # logits; up to here dense is fastest, and it is differentiable twice
 
@@ -69,21 +67,12 @@ def _fast_route(call: Call) -> Route:
     why_not = []
     for name, praise in PRAISE.items():
         why = ROUTES[name].obstacle(call)
-        if why is None and not _fits_the_dtype(call):
+        if why is None and not call.has_finite_products():
             why = "products of query and key overflow"
         if why is None:
             return Route(name, praise)
         why_not.append(f"not {name}, since {why}")
     return Route("rows", f"blocks of query rows ({'; '.join(why_not)})")
-
-
-def _fits_the_dtype(call: Call) -> bool:
-    """Are all q·k certain to be finite, with room to spare?  The kernels, unlike the reference, need that."""
-    product = call.query.shape[-1] * max(1.0, abs(call.scale))
-    for t in (call.query, call.key):
-        smallest, largest = torch.aminmax(t.detach())
-        product *= max(float(largest), -float(smallest))
-    return product < math.sqrt(torch.finfo(working_dtype(call.query.dtype)).max)
 
 
 def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:

@@ -82,7 +82,8 @@ class _Rows(torch.autograd.Function):
         grads = [None if t is None else torch.zeros_like(t, dtype=working_dtype(q.dtype)) for t in (q, k, v, bias)]
         held_grads = [torch.zeros_like(t) for t in ctx.held]
         for rows, keys in _blocks(call):
-            block = call.block(rows.start, rows.stop)
+            with torch.enable_grad():  # parameters given per row are cut to the block, with their gradient
+                block = call.block(rows.start, rows.stop)
             leaves = [t if t is None else t.detach().requires_grad_() for t in _tensors(block)]
             with torch.enable_grad():
                 query, key, value, part = leaves
@@ -128,7 +129,8 @@ def _accumulate(
 
 def _has_fast_form(call: Call) -> bool:
     has_one = type(call.rule.map).weigh_ is not Map.weigh_
-    return has_one and call.rule.scale.is_foldable and call.bias is None and call.dropout == 0
+    plain = call.rule.scale.is_foldable and call.bias is None and call.dropout == 0
+    return has_one and plain and call.has_finite_products()
 
 
 def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
@@ -160,7 +162,7 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         if spread is not None:
             spread[index][rows] = entropy(found[0])
 
-    step = min(call.rows, max(64, FAST_LOGITS // call.keys))
+    step = min(call.rows, max(64, min(128 if call.causal else 512, FAST_LOGITS // call.keys)))
     blocks = [slice(i, min(i + step, call.rows)) for i in range(0, call.rows, step)]
     tasks = [(index, rows) for rows in blocks for index in np.ndindex(*lead)]
     share(tasks, work, lambda: q.new_empty(step * call.keys))

@@ -1,0 +1,315 @@
+"""Every route is the reference, only faster: values and gradients, on ordinary, awkward and hostile input."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+import undilute as ud
+from tests.cases import RULES, rows, some_mask
+from undilute import rules
+from undilute.engine import budget, flash, routing, sparse
+from undilute.engine import rows as rows_route
+from undilute.engine.call import Call, prepare
+from undilute.engine.routing import ROUTES
+from undilute.rules import Entmax, Hard, Rule
+
+PAIRS = [
+    (name, route)
+    for name, rule in RULES.items()
+    for route, module in ROUTES.items()
+    if route != "reference" and module.obstacle(prepare(*rows(3, 1, 2, 4, 4).unbind(), rule=rule)) is None
+]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks so small that every test crosses their borders."""
+    monkeypatch.setattr(sparse, "ROWS", 5)
+    monkeypatch.setattr(sparse, "TILE", 7)
+    monkeypatch.setattr(flash, "MASKED_ROWS", 6)
+    monkeypatch.setattr(rows_route, "FAST_LOGITS", 1)
+    monkeypatch.setattr(rows_route, "TEMPORARIES", 2**16)
+    yield
+    ud.set_memory_budget(128)
+
+
+def same(a: Tensor, b: Tensor, tolerance: float) -> None:
+    scale = max(1.0, b.detach().abs().max().item()) if b.numel() else 1.0
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * scale)
+
+
+def compare(rule: Rule, route: str, q: Tensor, k: Tensor, v: Tensor, tolerance: float, **options: object) -> None:
+    """Output, entropy and all gradients of ``route`` against the reference."""
+    learned = [t for t in (*rule.parameters(), *rule.buffers()) if t.requires_grad]
+    results = []
+    for each in (route, "reference"):
+        inputs = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+        out, entropy = ud.attention(*inputs, **options, rule=rule, return_entropy=True, route=each)
+        up, up_entropy = rows(*out.shape, seed=91).to(out.dtype), rows(*entropy.shape, seed=92).to(entropy.dtype)
+        objective = (out * up).sum() + (0.0 if isinstance(rule.map, Hard) else (entropy * up_entropy).sum())
+        results.append((out, entropy, *torch.autograd.grad(objective, inputs + learned, allow_unused=True)))
+    for got, expected in zip(*results, strict=True):
+        same(got, expected, tolerance)
+
+
+OPTIONS = {
+    "full": {},
+    "causal": {"is_causal": True},
+    "window": {"sliding_window": 4},
+    "causal window": {"is_causal": True, "sliding_window": 3},
+    "keys": {"attn_mask": some_mask(2, 1, 1, 19, seed=1)},
+    "boolean": {"attn_mask": some_mask(2, 1, 17, 19, seed=2)},
+    "per head": {"attn_mask": some_mask(4, 17, 19, seed=3)},
+    "lower right": {"attn_mask": causal_lower_right(17, 19)},
+    "nothing to see": {"attn_mask": torch.zeros(17, 19, dtype=torch.bool)},
+    "some rows see nothing": {"attn_mask": (torch.arange(17) % 3 > 0)[:, None].expand(17, 19)},
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize(("name", "route"), PAIRS, ids=str)
+def test_every_route_is_the_reference(name: str, route: str, kind: str) -> None:
+    q, k, v = rows(2, 4, 17, 6, seed=4), rows(2, 2, 19, 6, seed=5), rows(2, 2, 19, 3, seed=6)
+    compare(RULES[name], route, q, k, v, 1e-9, enable_gqa=True, **OPTIONS[kind])
+
+
+def test_random_calls() -> None:
+    """400 calls with shapes, masks, rules and routes drawn at random."""
+    draw = random.Random(0)
+    for seed in range(400):
+        name, route = draw.choice(PAIRS)
+        batch = draw.choice([(), (1,), (3,), (2, 2)])
+        kv_heads, groups = draw.randint(1, 2), draw.choice([1, 2, 3])
+        length, keys, features, width = draw.randint(1, 30), draw.randint(1, 30), draw.randint(1, 9), draw.randint(1, 9)
+        spread = draw.choice([0.0, 0.01, 1.0, 3.0])
+        q = rows(*batch, kv_heads * groups, length, features, seed=seed, spread=spread)
+        k, v = (rows(*batch, kv_heads, keys, f, seed=seed + i) for i, f in ((1, features), (2, width)))
+        options: dict[str, object] = {"enable_gqa": True, "scale": draw.choice([None, 0.0, 0.5, -1.0])}
+        match draw.choice(["none", "causal", "mask", "keys"]):
+            case "causal":
+                options["is_causal"] = True
+            case "mask":
+                options["attn_mask"] = torch.rand(*batch, 1, length, keys) < 0.5
+            case "keys":
+                options["attn_mask"] = torch.rand(keys) < 0.5
+        if draw.random() < 0.3:
+            options["sliding_window"] = draw.randint(1, 20)
+        try:
+            compare(RULES[name], route, q, k, v, 2e-7 if "entmax 3" in name else 1e-8, **options)
+        except AssertionError as error:
+            raise AssertionError(f"{seed} {name} {route} {q.shape} {k.shape} {v.shape} {options}") from error
+
+
+@pytest.mark.parametrize(("name", "route"), PAIRS, ids=str)
+def test_gradcheck(name: str, route: str) -> None:
+    if isinstance(RULES[name].map, Hard):
+        return  # straight-through by definition
+    q, k, v = (rows(2, 5, 3, seed=7 + i, spread=1.0).requires_grad_() for i in range(3))
+    assert torch.autograd.gradcheck(
+        lambda *t: ud.attention(*t, is_causal=True, rule=RULES[name], route=route), (q, k, v)
+    )
+
+
+LEARNED = {
+    "ssmax": lambda t: rules.LogLength(t, t),
+    "temperature": lambda t: rules.Temperature(t.exp()),
+    "sink": lambda t: rules.Sink(t),
+    "entmax": lambda t: Entmax(1 + t.sigmoid()),
+    "entmax above 2": lambda t: Entmax(2 + t.sigmoid()),
+    "as-entmax": lambda t: Rule(rules.PowLogLength(t, t), Entmax(1.5)),
+    "as-entmax per row": lambda t: Rule(rules.PowLogLength(t[:, None, None].expand(3, 11, 1), 0.3), Entmax(1.5)),
+    "sigmoid": lambda t: rules.Sigmoid(t),
+    "adaptive sink": lambda t: Rule(rules.EntropyAdaptive(), rules.Sink(t)),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_reach_learned_parameters(name: str) -> None:
+    q, k, v = rows(3, 11, 4, seed=8), rows(3, 11, 4, seed=9), rows(3, 11, 4, seed=10)
+    for route, module in ROUTES.items():
+        grads = []
+        for each in (route, "reference"):
+            t = rows(3, seed=11, spread=0.3).requires_grad_()
+            rule = rules.get(LEARNED[name](t))
+            if module.obstacle(prepare(q, k, v, rule=rule)) is not None:
+                break
+            out, entropy = ud.attention(q, k, v, is_causal=True, rule=rule, return_entropy=True, route=each)
+            (out.square().sum() + entropy.sum()).backward()
+            assert t.grad is not None
+            grads.append(t.grad)
+        else:
+            same(grads[0], grads[1], 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("name", "route"), PAIRS, ids=str)
+def test_lower_precision(name: str, route: str, dtype: torch.dtype) -> None:
+    q, k, v = (rows(1, 2, 40, 16, seed=12 + i, spread=1.0).to(dtype) for i in range(3))
+    exact = ud.attention(q.double(), k.double(), v.double(), is_causal=True, rule=RULES[name], route="reference")
+    got = ud.attention(q, k, v, is_causal=True, rule=RULES[name], route=route)
+    assert got.dtype == dtype
+    # scales fold into the queries, which rounds them once more: a few units of the dtype in each logit
+    sharpness = 8 * max(1.0, RULES[name].scale.bound(40))
+    tolerance = sharpness * torch.finfo(dtype).eps + (1e-4 if "entmax 3" in name else 2e-6)
+    if isinstance(RULES[name].map, Hard | rules.TopK) and dtype != torch.float32:
+        assert (got.double() - exact).abs().median() < tolerance  # a near-tie may fall either way
+    else:
+        same(got.double(), exact, tolerance)
+
+
+HOSTILE = [0.0, 1.0, -1.0, 1e4, -1e4, 1e30, -1e30, 1e-40, math.inf, -math.inf, 3e38]
+
+
+def test_ten_thousand_hostile_calls() -> None:
+    """No NaN where the reference has none, no crash, no thread left, torch's settings as they were."""
+    import threading
+
+    before = threading.active_count(), torch.get_num_threads(), torch.get_default_dtype()
+    draw = random.Random(1)
+    for seed in range(10_000):
+        generator = torch.Generator().manual_seed(seed)
+        name = draw.choice(list(RULES))
+        length, keys = draw.randint(1, 6), draw.randint(1, 9)
+        q, k, v = (torch.randn(2, n, 2, generator=generator) for n in (length, keys, keys))
+        for t in (q, k):
+            for _ in range(draw.randint(0, 3)):
+                t[draw.randrange(2), draw.randrange(t.shape[1])] = draw.choice(HOSTILE)
+        mask = (torch.rand(length, keys, generator=generator) < 0.7) if draw.random() < 0.4 else None
+        options = {"rule": RULES[name], "attn_mask": mask, "is_causal": mask is None and draw.random() < 0.5}
+        expected = ud.attention(q, k, v, **options, route="reference")
+        call = prepare(q, k, v, options["attn_mask"], is_causal=options["is_causal"], rule=RULES[name])
+        if not expected.isnan().any():
+            got = ROUTES[routing._fast_route(call).name].run(call)[0]
+            assert not got.isnan().any(), (seed, name)
+    assert (threading.active_count(), torch.get_num_threads(), torch.get_default_dtype()) == before
+
+
+def test_a_support_of_everything_and_ties() -> None:
+    for value in (0.0, 1e-3):
+        q, k, v = torch.full((2, 9, 4), value).double(), rows(2, 23, 4, seed=13), rows(2, 23, 4, seed=14)
+        for name in ("entmax15", "sparsemax", "entmax 1.2", "entmax 3", "top-k 2", "top-k 30%"):
+            compare(RULES[name], "sparse", q, k, v, 1e-7)
+    tied = torch.zeros(1, 12, 4).double()
+    tied[:, ::3] = 1.0
+    for name in ("entmax15", "sparsemax", "top-k 2"):
+        compare(RULES[name], "sparse", tied, tied, rows(1, 12, 4, seed=15), 1e-9)
+
+
+def test_supports_beyond_the_budget_are_found_again() -> None:
+    q, k, v = rows(2, 33, 4, seed=16), rows(2, 33, 4, seed=17), rows(2, 33, 4, seed=18)
+    for megabytes in (1e-6, 1e-3, 128):
+        ud.set_memory_budget(megabytes)
+        for name in ("entmax15", "top-k 2"):
+            compare(RULES[name], "sparse", q, k, v, 1e-9, is_causal=True)
+        compare(RULES["sa-softmax V1"], "rows", q, k, v, 1e-9, is_causal=True)
+    with pytest.raises(ud.InvalidValue, match="megabytes = 0"):
+        ud.set_memory_budget(0)
+    assert budget.memory_budget() == 128 * 2**20
+
+
+def test_odd_memory_layouts() -> None:
+    base = rows(2, 13, 3, 8, seed=19)
+    q, k = base.transpose(1, 2), base.flip(1).transpose(1, 2)
+    v = rows(1, 1, 1, 8, seed=20).expand(2, 3, 13, 8)
+    for name, route in PAIRS:
+        out = ud.attention(q, k, v, is_causal=True, rule=RULES[name], route=route)
+        same(out, ud.attention(q, k, v, is_causal=True, rule=RULES[name], route="reference"), 1e-9)
+
+
+def test_additive_masks() -> None:
+    q, k, v, bias = (rows(2, 14, 4, seed=21 + i) for i in range(4))
+    bias = (bias @ bias.mT).masked_fill(~some_mask(2, 14, 14, seed=30), -math.inf)
+    for name in ("softmax", "softmax1", "entmax15", "top-k 2", "ssmax", "adaptive", "sigmoid"):
+        for route, module in ROUTES.items():
+            for learned in (False, True):
+                mask = bias.clone().requires_grad_(learned)
+                call = prepare(q, k, v, mask, rule=RULES[name])
+                if module.obstacle(call) is None:
+                    got = ud.attention(q, k, v, mask, rule=RULES[name], route=route)
+                    expected = ud.attention(q, k, v, mask, rule=RULES[name], route="reference")
+                    same(got, expected, 1e-9)
+                    if learned:
+                        seen = bias > -math.inf
+                        a, b = (torch.autograd.grad(t.square().sum(), mask)[0][seen] for t in (got, expected))
+                        same(a, b, 1e-9)
+
+
+def test_dropout_on_the_rows_route() -> None:
+    q, v = rows(1, 50, 8, seed=24).requires_grad_(), torch.ones(1, 50, 8).double()
+    torch.manual_seed(0)
+    out = ud.attention(q, q, v, dropout_p=0.5, rule="sigmoid", route="rows")
+    torch.manual_seed(0)
+    assert torch.equal(out, ud.attention(q, q, v, dropout_p=0.5, rule="sigmoid", route="rows"))
+    assert (out != ud.attention(q, q, v, rule="sigmoid", route="rows")).any()
+
+    def again(t: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return ud.attention(t, t, v[:, :9], dropout_p=0.5, rule="softmax", route="rows")
+
+    assert torch.autograd.gradcheck(again, (q[:, :9].detach().requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "sigmoid", "top-k"])
+def test_one_query_against_a_long_cache(name: str) -> None:
+    q, k, v = rows(2, 3, 1, 8, seed=25), rows(2, 3, 500, 8, seed=26), rows(2, 3, 500, 8, seed=27)
+    for route, module in ROUTES.items():
+        if module.obstacle(prepare(q, k, v, rule=rules.get(name))) is None:
+            compare(rules.get(name), route, q, k, v, 1e-9)
+
+
+def test_explain_and_choice() -> None:
+    q = torch.randn(1, 2, 300, 8)
+    wanted = {"softmax": "flash", "adaptive": "flash", "sink": "flash", "entmax15": "sparse", "top-k": "sparse"}
+    for name in rules.names():
+        route = ud.explain(q, q, q, rule=name, is_causal=True)
+        if name in wanted:
+            assert route.name == wanted[name]
+        assert str(route).startswith(route.name)
+    assert "not flash, since the map Sigmoid is not softmax-like" in str(ud.explain(q, q, q, rule="sigmoid"))
+    assert ud.explain(q[..., :9, :], q, q).name == "reference"
+    assert "dropout" in str(ud.explain(q, q, q, dropout_p=0.1))
+    assert "overflow" in str(ud.explain(q * 1e25, q, q))
+    assert ud.explain(q, q, q, route="rows").reason == "asked for"
+    with pytest.raises(ud.InvalidValue, match="route = 'flash' cannot run this call: the map Entmax"):
+        ud.attention(q, q, q, rule="entmax15", route="flash")
+    with pytest.raises(ud.UnknownName, match="unknown route 'flsh': did you mean 'flash'"):
+        ud.attention(q, q, q, route="flsh")
+
+
+def test_without_numba_the_rows_route_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    q = torch.randn(1, 2, 300, 8)
+    route = ud.explain(q, q, q, rule="entmax15")
+    assert route.name == "rows"
+    assert "pip install 'undilute[fast]'" in str(route)
+
+
+def test_a_users_rule_runs_in_blocks() -> None:
+    class Cubed(rules.Map):
+        is_shift_invariant = False
+
+        def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+            w = (logits.relu() ** 3 + 1e-3).masked_fill(~visible, 0.0)
+            return rules.rows.divide(w, w.sum(-1, keepdim=True))
+
+        def lipschitz(self, n: int) -> float:
+            return math.inf
+
+    q, k, v = (rows(2, 23, 4, seed=28 + i) for i in range(3))
+    compare(Rule(map=Cubed()), "rows", q, k, v, 1e-9, is_causal=True)
+
+
+def test_blocks_of_a_call_are_its_rows(rule: Rule) -> None:
+    q, k, v = (rows(2, 20, 4, seed=31 + i) for i in range(3))
+    call: Call = prepare(q, k, v, is_causal=True, sliding_window=6, rule=rule)
+    whole = ROUTES["reference"].run(call)[0]
+    part = ROUTES["reference"].run(replace(call.block(7, 13)))[0]
+    same(part, whole[:, 7:13], 1e-12)
