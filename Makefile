@@ -31,7 +31,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## ratios against F.scaled_dot_product_attention, in one run
-	$(BIN)/python benchmarks/attention.py
+	$(BIN)/undilute bench --output undilute-out/bench
 
 docs: $(STAMP) ## README's table and picture, and the API pages in build/docs
 	$(BIN)/python docs/make.py

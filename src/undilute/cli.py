@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
 from undilute import __version__, rules
 from undilute.errors import InvalidValue
@@ -84,5 +85,56 @@ def plot_rules(
             "rules.csv": files.csv_text([asdict(point) for point in points]),
         }
     console.print(rule_plots.terminal(points))
+    for name, content in contents.items():
+        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)
+
+
+BENCHED = (
+    "temperature,ssmax,logn,softmax1,sink,adaptive,sparsemax,entmax15,entmax,sigmoid,sa-softmax,softpick,top-k,hard"
+)
+
+
+@app.command("bench")
+def bench(
+    which: Annotated[str, typer.Option("--rules", help="Names separated by commas.")] = BENCHED,
+    lengths: Annotated[str, typer.Option(help="Lengths separated by commas.")] = "1024,4096,16384",
+    spreads: Annotated[str, typer.Option(help="Spread of the logits: normal, diffuse (0.3), sharp (3).")] = "normal",
+    backward: Annotated[bool, typer.Option(help="Measure forward + backward too.")] = True,
+    decode: Annotated[int, typer.Option(help="Keys for one decoding step; 0 for none.")] = 32_768,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
+    repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 5,
+    output: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("undilute-out/bench"),
+) -> None:
+    """Time and memory of each rule as ratios to torch's own attention, measured in one run: table, JSON and chart."""
+    from undilute.experiments import speed
+    from undilute.report import files, speed_report
+
+    chosen = {name: rules.get(name) for name in map(str.strip, which.split(","))}
+    if "entmax" in chosen:
+        chosen["entmax 1.3"] = rules.get("entmax", alpha=1.3)  # its default, 1.5, is entmax15 once more
+        del chosen["entmax"]
+    try:
+        sizes = [count("--lengths", int(n)) for n in lengths.split(",")]
+    except ValueError:
+        raise InvalidValue(f"--lengths = {lengths!r}: must be whole numbers separated by commas.") from None
+    every = speed.settings(sizes, [s.strip() for s in spreads.split(",")], backward, decode)
+    figures: list[speed.Figure] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring …", total=len(every))
+        for setting in every:
+            figures += speed.measure(setting, chosen, heads=count("--heads", heads), repeat=count("--repeat", repeat))
+            progress.advance(task)
+    for table in speed_report.terminal(figures):
+        console.print(table)
+    machine = speed.machine()
+    options = (
+        f"--rules {which} --lengths {lengths} --spreads {spreads} --decode {decode} --heads {heads} --repeat {repeat}"
+    )
+    command = f"undilute bench {options}{'' if backward else ' --no-backward'}"
+    subtitle = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {heads} heads"
+    contents: dict[str, str | bytes] = {
+        "speed.json": speed_report.to_json(figures, machine, command),
+        "speed.png": speed_report.chart(figures, subtitle),
+    }
     for name, content in contents.items():
         console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)

@@ -19,6 +19,8 @@ from undilute.rules.base import Rule
 from undilute.rules.parameters import count, number
 from undilute.rules.rows import broadcasts_to, working_dtype
 
+FEW = 8
+
 
 @dataclass(frozen=True)
 class Call:
@@ -55,8 +57,16 @@ class Call:
         """S, the number of keys."""
         return self.logits_shape[-1]
 
+    @property
+    def is_step(self) -> bool:
+        """Are there only a few queries, as in a step of decoding?"""
+        return self.rows <= FEW
+
     def has_finite_products(self) -> bool:
-        """Are all q·k certain to be finite, with room to spare?  The fast routes, unlike the reference, need that."""
+        """Are all q·k certain to be finite, with room to spare?  The fast routes, unlike the reference, need that.
+
+        For a few queries the question costs as much as the attention; there the routes look at the logits instead.
+        """
         product = self.query.shape[-1] * max(1.0, abs(self.scale))
         for t in (self.query, self.key):
             smallest, largest = torch.aminmax(t.detach())

@@ -20,9 +20,10 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Output (..., Hq, L, Ev) and, if asked for, the entropy of each row's weights (..., Hq, L) in nats."""
     dtype = rows.working_dtype(call.query.dtype)
     query, key, value = (t.to(dtype) for t in (call.query, call.key, call.value))
-    if call.groups > 1:
-        key, value = (t.repeat_interleave(call.groups, dim=-3) for t in (key, value))
-    logits = (query * call.scale) @ key.transpose(-1, -2)  # (..., Hq, L, S)
+    logits = _by_key_head(query * call.scale, call.groups) @ key.transpose(-1, -2)
+    logits = (
+        logits.reshape(*logits.shape[:-3], *call.logits_shape[-3:]) if call.groups > 1 else logits
+    )  # (..., Hq, L, S)
     if call.bias is not None:
         logits = logits + call.bias.to(dtype)
     logits = logits.expand(call.logits_shape)
@@ -31,4 +32,10 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     spread = entropy(weights).expand(call.logits_shape[:-1]) if call.return_entropy else None
     if call.dropout > 0.0:
         weights = F.dropout(weights, call.dropout)
-    return (weights @ value).to(call.query.dtype), spread
+    out = _by_key_head(weights, call.groups) @ value
+    return out.reshape(*call.logits_shape[:-1], value.shape[-1]).to(call.query.dtype), spread
+
+
+def _by_key_head(t: Tensor, groups: int) -> Tensor:
+    """(..., groups · H, L, ·) → (..., H, groups · L, ·): the queries that share a key head side by side."""
+    return t if groups == 1 else t.reshape(*t.shape[:-3], t.shape[-3] // groups, groups * t.shape[-2], t.shape[-1])

@@ -58,9 +58,19 @@ def choose(call: Call, forced: str | None = None) -> Route:
         if (why := ROUTES[forced].obstacle(call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
         return Route(forced, "asked for")
-    if call.logits_shape.numel() <= SMALL or 0 in call.query.shape:
-        return Route("reference", f"{call.logits_shape.numel():,} logits, where dense is fastest")
-    return _fast_route(call)
+    logits = call.logits_shape.numel()
+    if logits <= SMALL or 0 in call.query.shape:
+        return Route("reference", f"{logits:,} logits, where dense is fastest")
+    return _step_route(call) if call.is_step else _fast_route(call)
+
+
+def _step_route(call: Call) -> Route:
+    """A few queries against many keys: memory is no question, one pass over the keys is."""
+    if sparse.obstacle(call) is None:
+        return Route("sparse", f"{call.rows} queries; {PRAISE['sparse']}")
+    if rows.has_fast_form(call):
+        return Route("rows", f"{call.rows} queries: one pass over the keys")
+    return Route("reference", f"{call.rows} queries: one pass over the keys, in dense code")
 
 
 def _fast_route(call: Call) -> Route:

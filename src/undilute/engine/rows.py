@@ -7,6 +7,7 @@ reference, so it is exact for whatever the rule is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -66,7 +67,7 @@ class _Rows(torch.autograd.Function):
         ctx.call, ctx.seed, ctx.held = call, seed, held
         ctx.save_for_backward(q, k, v, bias)
         ctx.set_materialize_grads(False)
-        if _has_fast_form(call) and (found := _fast(scaling.fold(call))) is not None:
+        if has_fast_form(call) and (found := _fast(scaling.fold(call))) is not None:
             return found
         parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows, _ in _blocks(call)]
         out = torch.cat([part for part, _ in parts], -2)
@@ -127,10 +128,11 @@ def _accumulate(
             held += gradient
 
 
-def _has_fast_form(call: Call) -> bool:
+def has_fast_form(call: Call) -> bool:
+    """Does the map's in-place form apply?"""
     has_one = type(call.rule.map).weigh_ is not Map.weigh_
     plain = call.rule.scale.is_foldable and call.bias is None and call.dropout == 0
-    return has_one and plain and call.has_finite_products()
+    return has_one and plain and (call.is_step or call.has_finite_products())
 
 
 def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
@@ -153,6 +155,9 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         kv = (*index[:-1], index[-1] // call.groups) if lead else ()
         logits = buffer[: (rows.stop - rows.start) * (keys.stop - keys.start)].view(rows.stop - rows.start, -1)
         torch.mm(q[index][rows] * call.scale, k[kv][keys].T, out=logits)
+        if call.is_step and not math.isfinite(float(logits.sum())):
+            declined.append(task)
+            return
         found = call.rule.map.weigh_(logits, n[index][rows], _hider(call, logits, index, rows, keys))
         if found is None:
             declined.append(task)

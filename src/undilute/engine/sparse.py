@@ -9,6 +9,7 @@ memory budget it is found again instead. Threads of our own, each with torch on 
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undilute.engine import flash, masks, scaling
+from undilute.engine import flash, masks, rows, scaling
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
 from undilute.engine.threads import share
@@ -49,9 +50,19 @@ def obstacle(call: Call) -> str | None:
     return None
 
 
+class _Overflow(Exception):
+    """Some logit is not finite: the kernels cannot go on, the reference can."""
+
+
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Output and, if asked for, entropy."""
-    call = flash.fold(call)
+    try:
+        return _run(flash.fold(call))
+    except _Overflow:
+        return rows.run(call)
+
+
+def _run(call: Call) -> tuple[Tensor, Tensor | None]:
     lead, dtype = call.logits_shape[:-2], working_dtype(call.query.dtype)
     kv_lead = (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else lead
     q, k, v = (
@@ -250,19 +261,21 @@ class _Problem:
 
     def support(self, task: _Task, scratch: _Scratch, entropy: Array) -> tuple[Array, Array, Array]:
         """Count, index and weight of each row's support, in the thread's scratch memory."""
-        kernels, size, rows = self.kernels, task.size, task.rows
+        kernels, size, block = self.kernels, task.size, task.rows
         top, floor, count = scratch.top[:size], scratch.floor[:size], scratch.count[:size]
         top.fill(-np.inf)
         floor.fill(-np.inf)
         count.fill(0)
         settled = np.zeros(size, np.int64)
-        low, high, kept = self.low[rows], self.high[rows], self.kept[task.head, rows]
-        query = self.q_tensor[task.head, rows] * self.call.scale
+        low, high, kept = self.low[block], self.high[block], self.kept[task.head, block]
+        query = self.q_tensor[task.head, block] * self.call.scale
         reach = masks.reach(self.call, task.start, task.stop)
         for first in range(reach.start, reach.stop, self.tile):
             keys = slice(first, min(first + self.tile, reach.stop))
             tile = scratch.tile[: size * (keys.stop - first)].view(size, -1)
             torch.mm(query, self.k_tensor[task.kv, keys].T, out=tile)
+            if self.call.is_step and not math.isfinite(float(tile.sum())):
+                raise _Overflow
             self._mask(tile, task, keys)
             kernels.scan(
                 tile.numpy(),

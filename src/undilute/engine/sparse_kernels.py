@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
-CHUNK = 32
+CHUNK = 16
 FASTMATH = {"nnan", "nsz", "reassoc", "contract", "arcp"}  # all but "no infinities": hidden keys are −inf
 STEPS = 4  # Newton steps towards a bound; a threshold takes as many as it needs
 LOG2 = tuple(np.float32(2.0 / (math.log(2.0) * k)) for k in (1, 3, 5, 7, 9))
