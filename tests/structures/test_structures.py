@@ -86,6 +86,30 @@ def test_selective_with_padding_equals_no_padding() -> None:
             torch.testing.assert_close(got, ud.structures.selective(q, k, v))
 
 
+@pytest.mark.parametrize("name", SOFTMAX_LIKE)
+def test_selective_in_blocks_and_in_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (t.requires_grad_() for t in heads(3, 13, seed=12))
+    mask = torch.arange(13) != 4
+    whole = [ud.structures.selective(q, k, v, m, rule=name) for m in (None, mask)]
+    monkeypatch.setattr("undilute.engine.rows.TEMPORARIES", 2**19)  # two or three rows to a block
+    for expected, m in zip(whole, (None, mask), strict=True):
+        got = ud.structures.selective(q, k, v, m, rule=name)
+        torch.testing.assert_close(got, expected)
+        for a, b in zip(
+            torch.autograd.grad(got.square().sum(), (q, k, v)),
+            torch.autograd.grad(expected.square().sum(), (q, k, v)),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b)
+    state, steps = ud.structures.SelectiveState(), []
+    for start, stop in ((0, 4), (4, 5), (5, 6), (6, 13)):
+        new, past = slice(start, stop), slice(0, stop)
+        steps.append(ud.structures.selective(q[:, :, new], k[:, :, past], v[:, :, past], rule=name, state=state))
+    torch.testing.assert_close(torch.cat(steps, 2), whole[0])
+    with pytest.raises(ud.InvalidTensor, match="use a new SelectiveState"):
+        ud.structures.selective(q[:1], k[:1], v[:1], state=state)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype: torch.dtype) -> None:
     q, k, v = (t.to(dtype) for t in heads(3, 300, seed=11))

@@ -12,6 +12,8 @@ A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +88,23 @@ def _fast_route(call: Call) -> Route:
 
 
 def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:
-    """Output and, if the call asks for it, entropy. Precision is ours to choose here, so autocast is off inside."""
+    """Output and, if the call asks for it, entropy.
+
+    torch.compile sees one opaque operation. Its compiler is asked only if it is loaded, since loading it takes longer
+    than loading torch.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return _run(call, forced)
+    global _opaque
+    if _opaque is None:
+        _opaque = torch._dynamo.disable(_run)
+    return _opaque(call, forced)
+
+
+_opaque: Callable[[Call, str | None], tuple[Tensor, Tensor | None]] | None = None
+
+
+def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
+    """Precision is ours to choose here, so autocast is off inside."""
     with torch.autocast(call.query.device.type, enabled=False):
         return ROUTES[choose(call, forced).name].run(call)

@@ -8,7 +8,7 @@ reference, so it is exact for whatever the rule is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -42,13 +42,11 @@ def run(call: Call) -> tuple[Tensor, Tensor | None]:
     return out, spread
 
 
-def _blocks(call: Call) -> Iterator[tuple[slice, slice]]:
-    """Rows, and the keys they reach, that fit the memory budget."""
+def block_slices(call: Call) -> list[slice]:
+    """The rows of a call in blocks that fit the memory budget."""
     one_row = max(1, call.logits_shape.numel() // max(1, call.rows)) * working_dtype(call.query.dtype).itemsize
     step = max(1, min(call.rows, memory_budget() // (TEMPORARIES * one_row)))
-    for start in range(0, call.rows, step):
-        stop = min(start + step, call.rows)
-        yield slice(start, stop), masks.reach(call, start, stop)
+    return [slice(start, min(start + step, call.rows)) for start in range(0, call.rows, step)]
 
 
 def _reference(call: Call, rows: slice, seed: int | None) -> tuple[Tensor, Tensor | None]:
@@ -69,7 +67,7 @@ class _Rows(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if has_fast_form(call) and (found := _fast(scaling.fold(call))) is not None:
             return found
-        parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows, _ in _blocks(call)]
+        parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows in block_slices(call)]
         out = torch.cat([part for part, _ in parts], -2)
         return out, torch.cat([part for _, part in parts if part is not None], -1) if call.return_entropy else None
 
@@ -82,7 +80,8 @@ class _Rows(torch.autograd.Function):
         call = replace(ctx.call, query=q, key=k, value=v, bias=bias)
         grads = [None if t is None else torch.zeros_like(t, dtype=working_dtype(q.dtype)) for t in (q, k, v, bias)]
         held_grads = [torch.zeros_like(t) for t in ctx.held]
-        for rows, keys in _blocks(call):
+        for rows in block_slices(call):
+            keys = masks.reach(call, rows.start, rows.stop)
             with torch.enable_grad():  # parameters given per row are cut to the block, with their gradient
                 block = call.block(rows.start, rows.stop)
             leaves = [t if t is None else t.detach().requires_grad_() for t in _tensors(block)]

@@ -5,6 +5,6 @@ Sliding windows are an argument of ``undilute.attention`` itself, because they g
 
 from undilute.structures.differential import differential
 from undilute.structures.linear import linear
-from undilute.structures.selective import selective
+from undilute.structures.selective import SelectiveState, selective
 
-__all__ = ["differential", "linear", "selective"]
+__all__ = ["SelectiveState", "differential", "linear", "selective"]

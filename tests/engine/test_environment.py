@@ -1,0 +1,152 @@
+"""The fast routes wherever torch code runs: other threads, forked workers, inference mode, compiled code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import undilute as ud
+
+ONE_PER_ROUTE = {"ssmax": "flash", "adaptive": "flash", "entmax15": "sparse", "top-k": "sparse", "sigmoid": "rows"}
+Q, K, V = torch.randn(3, 1, 2, 300, 16, generator=torch.Generator().manual_seed(0)).unbind()
+
+
+def attend(name: str) -> torch.Tensor:
+    return ud.attention(Q, K, V, rule=name, is_causal=True)
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> object:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ONE_PER_ROUTE)
+def test_the_route_is_the_one_we_mean(name: str) -> None:
+    assert ud.explain(Q, K, V, rule=name, is_causal=True).name == ONE_PER_ROUTE[name]
+
+
+@pytest.mark.parametrize("name", ONE_PER_ROUTE)
+def test_many_threads_at_once_get_the_same_bits(name: str) -> None:
+    expected = attend(name)
+    with ThreadPoolExecutor(4) as pool:
+        for got in pool.map(lambda _: attend(name), range(16)):
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("name", ONE_PER_ROUTE)
+def test_torchs_settings_survive_success_and_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def state() -> tuple[object, ...]:
+        return (
+            torch.get_num_threads(),
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            threading.active_count(),
+        )
+
+    before = state()
+    attend(name)
+    assert state() == before
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(torch, "mm", broken)
+    monkeypatch.setattr("undilute.engine.flash._Flash.forward", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        attend(name)
+    assert state() == before
+
+
+@pytest.mark.parametrize("name", ONE_PER_ROUTE)
+def test_inference_mode_and_inference_tensors(name: str) -> None:
+    expected = attend(name)
+    with torch.inference_mode():
+        assert torch.equal(attend(name), expected)
+        inside = [t.clone() for t in (Q, K, V)]
+    assert torch.equal(ud.attention(*inside, rule=name, is_causal=True), expected)
+    with torch.no_grad():
+        assert torch.equal(attend(name), expected)
+
+
+class Attended(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return len(ONE_PER_ROUTE)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return attend(list(ONE_PER_ROUTE)[index])
+
+
+def test_in_data_loader_workers() -> None:
+    for name in ONE_PER_ROUTE:
+        attend(name)  # the parent has run its threads before the fork
+    loaded = list(DataLoader(Attended(), batch_size=None, num_workers=2))
+    for name, got in zip(ONE_PER_ROUTE, loaded, strict=True):
+        torch.testing.assert_close(got, attend(name))
+
+
+@pytest.mark.parametrize("name", ONE_PER_ROUTE)
+def test_compiled_code_gives_the_same(name: str) -> None:
+    def double(q: torch.Tensor) -> torch.Tensor:
+        return 2 * ud.attention(q, K, V, rule=name, is_causal=True)
+
+    q = Q.clone().requires_grad_()
+    compiled = torch.compile(double, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the compiler's own
+        torch.testing.assert_close(compiled(q), double(q))
+        a, b = (torch.autograd.grad(f(q).square().sum(), q)[0] for f in (compiled, double))
+    torch.testing.assert_close(a, b)
+
+
+MEMORY = """
+import sys, torch, undilute as ud
+from undilute.experiments.speed import extra_memory
+torch.set_num_threads(2)
+rule, backward, n = sys.argv[1], sys.argv[2] == "backward", 8192
+q, k, v = (t.requires_grad_(backward) for t in torch.randn(3, 1, 2, n, 32).unbind())
+def run():
+    out = ud.attention(q, k, v, rule=rule, is_causal=True)
+    if backward:
+        out.sum().backward()
+short = [t[:, :, :600] for t in (q, k, v)]
+ud.attention(*short, rule=rule, is_causal=True).sum()  # compile outside the measurement
+print(extra_memory(run))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+@pytest.mark.parametrize("name", ["ssmax", "adaptive", "entmax15", "sigmoid", "sa-softmax"])
+def test_memory_is_not_quadratic(name: str, mode: str) -> None:
+    """8,192 tokens and two heads are 512 MB of logits in float32; no route may hold anything near that."""
+    if mode == "backward" and name == "sa-softmax":
+        pytest.skip("minutes of recomputation on two cores; sigmoid covers the same code")
+    result = subprocess.run([sys.executable, "-c", MEMORY, name, mode], capture_output=True, text=True, check=True)
+    assert float(result.stdout) < 256
+
+
+def test_an_unwritable_cache_directory_is_no_error() -> None:
+    code = (
+        "import torch, undilute as ud; q = torch.randn(1, 1, 300, 8); "
+        "print(ud.attention(q, q, q, rule='entmax15', route='sparse').isfinite().all().item())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": "/proc/nowhere"},
+    )
+    assert result.stdout.strip() == "True", result.stderr
