@@ -30,7 +30,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## ratios against F.scaled_dot_product_attention, in one run
+bench: $(STAMP) ## ratios against F.scaled_dot_product_attention, in one run (benchmarks/run.sh makes the committed ones)
 	$(BIN)/undilute bench --output undilute-out/bench
 
 docs: $(STAMP) ## README's table and picture, and the API pages in build/docs

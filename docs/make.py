@@ -8,21 +8,26 @@ import sys
 from pathlib import Path
 
 from undilute import rules
-from undilute.report import files, rule_table
+from undilute.report import files, rule_table, speed_report
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = re.compile(r"(<!-- rules: .*? -->\n).*?(<!-- /rules -->)", re.DOTALL)
+RESULTS = ("forward", "training", "long", "long-training")
 
 
-def readme_with_current_table(text: str) -> str:
-    """The README with the table of rules made anew."""
-    table = rule_table.markdown(rules.names(), 1024)
-    return TABLE.sub(lambda found: f"{found[1]}{table}\n{found[2]}", text)
+def current(text: str) -> str:
+    """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
+    measured = [ROOT / "benchmarks" / "results" / name / "speed.json" for name in RESULTS]
+    figures = [figure for path in measured for figure in speed_report.from_json(path.read_text())]
+    tables = {"rules": rule_table.markdown(rules.names(), 1024), "speed": speed_report.markdown(figures)}
+    for name, table in tables.items():
+        between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text = between.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+    return text
 
 
 def main() -> None:
     readme = ROOT / "README.md"
-    files.write(readme, readme_with_current_table(readme.read_text()))
+    files.write(readme, current(readme.read_text()))
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)

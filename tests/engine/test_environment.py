@@ -70,6 +70,19 @@ def test_torchs_settings_survive_success_and_failure(name: str, monkeypatch: pyt
     assert state() == before
 
 
+def test_two_threads_share_one_head() -> None:
+    """Gradients of keys, values and α come together from both threads."""
+    q, k, v = (t[:, :1] for t in (Q, K, V))
+    grads = []
+    for route in ("sparse", "reference"):
+        inputs = [t.double().requires_grad_() for t in (q, k, v)]
+        alpha = torch.tensor(1.4, dtype=torch.float64, requires_grad=True)
+        out = ud.attention(*inputs, rule=ud.rules.Entmax(alpha), is_causal=True, route=route)
+        grads.append(torch.autograd.grad(out.square().sum(), [*inputs, alpha]))
+    for got, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", ONE_PER_ROUTE)
 def test_inference_mode_and_inference_tensors(name: str) -> None:
     expected = attend(name)

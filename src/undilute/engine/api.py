@@ -74,7 +74,8 @@ def attention(
     key : (..., H, S, E)
     value : (..., H, S, Ev)
     attn_mask : broadcastable to (..., Hq, L, S). Boolean: True = visible. Floating-point: added to the logits, where
-        −inf (or the dtype's lowest number, as Hugging Face writes it) hides a key. Also accepts
+        −inf (or the dtype's lowest number, as Hugging Face writes it) hides a key; a milder number such as −1e9 gives
+        it no weight but leaves it in n, so avoid that with rules that use n. Also accepts
         ``torch.nn.attention.bias.causal_upper_left`` / ``causal_lower_right``; the latter is what a step with a KV
         cache needs.
     dropout_p : share of weights to drop; as in torch, applied whenever it is above 0
@@ -88,7 +89,9 @@ def attention(
 
     Returns
     -------
-    (..., Hq, L, Ev), and with ``return_entropy`` the entropies (..., Hq, L). A row that sees no key is all zeros.
+    (..., Hq, L, Ev), and with ``return_entropy`` the entropies (..., Hq, L). A row that sees no key is all zeros (also
+    where torch, given the dtype's lowest number throughout a row, would average everything). NaN in the value of a
+    hidden key still spreads, as it does in torch: fill padding with numbers.
 
     Examples
     --------

@@ -113,7 +113,7 @@ class _Sparse(torch.autograd.Function):
         grad_out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype) if grad_out is None else grad_out
         grad_entropy = torch.zeros(q.shape[:2], dtype=q.dtype) if grad_entropy is None else grad_entropy
         go, ge = grad_out.contiguous().numpy(), grad_entropy.contiguous().numpy()
-        dq, grad_epsilon = torch.zeros_like(q, memory_format=torch.contiguous_format), torch.zeros_like(epsilon)
+        dq, slopes = torch.zeros_like(q, memory_format=torch.contiguous_format), []
         lanes = _lanes(problem.tasks(), len(k), problem.threads)
         dk, dv = (np.zeros((max(lane.copy for lane in lanes) + 1, *t.shape), t.numpy().dtype) for t in (k, v))
 
@@ -123,7 +123,7 @@ class _Sparse(torch.autograd.Function):
                     problem.kernels, *problem.support(task, scratch, scratch.entropy[: task.size])
                 )
                 at, kv = (task.head, task.rows), (lane.copy, task.kv)
-                grad_epsilon[task.head] += problem.kernels.backward(
+                slope = problem.kernels.backward(
                     count,
                     index,
                     weight,
@@ -142,8 +142,12 @@ class _Sparse(torch.autograd.Function):
                     scratch.u,
                     *scratch.fast(problem.epsilon[task.head]),
                 )
+                slopes.append((task, slope))
 
         share(lanes, work, problem.scratch)
+        grad_epsilon = torch.zeros_like(epsilon)
+        for task, slope in sorted(slopes, key=lambda pair: (pair[0].head, pair[0].start)):  # always in the same order
+            grad_epsilon[task.head] += slope
         return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), grad_epsilon, None
 
 

@@ -5,6 +5,8 @@ lower bound of the row's final threshold. More keys only raise the threshold, so
 far is such a bound, and so is the threshold of the maxima of chunks of keys alone. Chunks whose maximum is not above
 the floor are never looked into.
 
+All in one file, because Numba's cache on disk does not notice a change in another one.
+
 Thresholds are in units of the logits: entmax keeps z > t with Σ (ε(z − t))₊^(1/ε) = 1, ε = α − 1. Top-k keeps the k
 largest, ties included, and is told by k > 0.
 """

@@ -6,11 +6,25 @@ they were when the work is done, whether it failed or not, and no thread outlive
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+
+_settings = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: a lock that another thread of the parent held would stay held."""
+    global _settings
+    _settings = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 Item = TypeVar("Item")
 Scratch = TypeVar("Scratch")
@@ -25,8 +39,8 @@ def share(work: Iterable[Item], do: Callable[[Item, Scratch], None], scratch: Ca
     do : what to do with one; it must not record gradients
     scratch : makes the memory that one thread reuses from item to item
     """
-    pending, before = list(work), torch.get_num_threads()
-    threads = min(before, len(pending))
+    pending = list(work)
+    threads = min(torch.get_num_threads(), len(pending))
 
     def drain() -> None:
         own = scratch()
@@ -39,10 +53,20 @@ def share(work: Iterable[Item], do: Callable[[Item, Scratch], None], scratch: Ca
                 do(item, own)
 
     if threads <= 1:
-        return drain()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for done in [pool.submit(drain) for _ in range(threads)]:
-                done.result()
-    finally:
-        torch.set_num_threads(before)
+        drain()
+        return
+    ready = threading.Barrier(threads + 1)
+
+    def start() -> None:
+        torch.set_num_threads(1)  # for this thread, but torch also remembers it for threads to come
+        ready.wait()
+        drain()
+
+    with ThreadPoolExecutor(threads) as pool:
+        with _settings:
+            before = torch.get_num_threads()
+            running = [pool.submit(start) for _ in range(threads)]
+            ready.wait()
+            torch.set_num_threads(before)
+        for done in running:
+            done.result()

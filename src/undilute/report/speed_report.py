@@ -44,6 +44,32 @@ def _table(spread: str, backward: bool, figures: Sequence[Figure]) -> Table:
     return table
 
 
+def markdown(figures: Sequence[Figure]) -> str:
+    """The table of the README: normal logits, "full / causal" in each cell."""
+    shown = [f for f in figures if f.spread == "normal" and f.queries > 1]
+    columns = sorted({(f.backward, f.n) for f in shown})
+    steps = {f.what: f.ratio for f in figures if f.queries == 1}
+    head = ["rule", "route", *(f"{'+ backward' if back else 'forward'}, {n:,}" for back, n in columns), "decode"]
+    lines = [head, ["---"] * len(head)]
+    for name in dict.fromkeys(f.what for f in shown):
+        own: dict[tuple[bool, int, bool], Figure] = {}
+        for f in shown:
+            if f.what == name:
+                own.setdefault((f.backward, f.n, f.causal), f)
+        cells = []
+        for back, n in columns:
+            pair = [own.get((back, n, causal)) for causal in (False, True)]
+            cells.append(" / ".join(f"{f.ratio:.2f}" for f in pair if f is not None) or "–")
+        route = next(iter(own.values())).route
+        lines.append([name, route, *cells, f"{steps[name]:.2f}" if name in steps else "–"])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def from_json(text: str) -> list[Figure]:
+    """The figures of a file written by ``to_json``."""
+    return [Figure(**figure) for figure in json.loads(text)["figures"]]
+
+
 def to_json(figures: Sequence[Figure], machine: dict[str, str | int], command: str) -> str:
     """Everything measured, with the machine and the command that measured it."""
     content = {
