@@ -103,6 +103,7 @@ def bench(
     decode: Annotated[int, typer.Option(help="Keys for one decoding step; 0 for none.")] = 32_768,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
     repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 5,
+    dense: Annotated[int, typer.Option(help="Up to how many keys to measure dense code too.")] = 4096,
     output: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("undilute-out/bench"),
 ) -> None:
     """Time and memory of each rule as ratios to torch's own attention, measured in one run: table, JSON and chart."""
@@ -117,20 +118,20 @@ def bench(
         sizes = [count("--lengths", int(n)) for n in lengths.split(",")]
     except ValueError:
         raise InvalidValue(f"--lengths = {lengths!r}: must be whole numbers separated by commas.") from None
+    count("--heads", heads)
+    count("--repeat", repeat)
     every = speed.settings(sizes, [s.strip() for s in spreads.split(",")], backward, decode)
     figures: list[speed.Figure] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("measuring …", total=len(every))
         for setting in every:
-            figures += speed.measure(setting, chosen, heads=count("--heads", heads), repeat=count("--repeat", repeat))
+            figures += speed.measure(setting, chosen, heads=heads, repeat=repeat, dense=dense)
             progress.advance(task)
     for table in speed_report.terminal(figures):
         console.print(table)
     machine = speed.machine()
-    options = (
-        f"--rules {which} --lengths {lengths} --spreads {spreads} --decode {decode} --heads {heads} --repeat {repeat}"
-    )
-    command = f"undilute bench {options}{'' if backward else ' --no-backward'}"
+    command = f"undilute bench --rules {which} --lengths {lengths} --spreads {spreads} --decode {decode}"
+    command += f" --heads {heads} --repeat {repeat} --dense {dense}{'' if backward else ' --no-backward'}"
     subtitle = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {heads} heads"
     contents: dict[str, str | bytes] = {
         "speed.json": speed_report.to_json(figures, machine, command),

@@ -89,7 +89,7 @@ def _attend(call: Call, value: Tensor, query: Tensor | None = None, key: Tensor 
     width = max(query.shape[-1], value.shape[-1])
     kv_heads = heads // call.groups
     q, k, v = (
-        _four_dimensional(F.pad(t, (0, width - t.shape[-1])), batch, h)
+        _four_dimensional(t if t.shape[-1] == width else F.pad(t, (0, width - t.shape[-1])), batch, h)
         for t, h in ((query, heads), (key, kv_heads), (value, kv_heads))
     )
     out, lse = _Flash.apply(q, k, v, call)  # type: ignore[no-untyped-call]

@@ -24,7 +24,6 @@ from undilute.rules.base import Rule
 
 Attend = Callable[..., Tensor]
 SPREADS = {"normal": 1.0, "diffuse": 0.3, "sharp": 3.0}
-DENSE_LIMIT = 4096  # keys up to which dense code is run for comparison
 
 
 @dataclass(frozen=True)
@@ -88,15 +87,22 @@ def settings(lengths: Sequence[int], spreads: Sequence[str], backward: bool, dec
 
 
 def measure(
-    setting: Setting, rules: dict[str, Rule], *, heads: int = 8, features: int = 64, repeat: int = 5, seed: int = 0
+    setting: Setting,
+    rules: dict[str, Rule],
+    *,
+    heads: int = 8,
+    features: int = 64,
+    repeat: int = 5,
+    dense: int = 4096,
+    seed: int = 0,
 ) -> Iterator[Figure]:
-    """Ratios of every rule, of dense code and of the entmax package (if installed) in one situation."""
+    """Ratios of every rule in one situation; up to ``dense`` keys also of dense code and of the entmax package."""
     torch.manual_seed(seed)
     q = torch.randn(1, heads, setting.queries, features) * SPREADS[setting.spread]
     k, v = torch.randn(2, 1, heads, setting.n, features).unbind()
     inputs = [t.requires_grad_(setting.backward) for t in (q, k, v)]
     upstream = torch.randn(1, heads, setting.queries, features)
-    contenders: dict[str, Attend] = {"sdpa": F.scaled_dot_product_attention, **_contenders(setting, rules)}
+    contenders: dict[str, Attend] = {"sdpa": F.scaled_dot_product_attention, **_contenders(setting, rules, dense)}
 
     def once(attend: Attend) -> float:
         start = time.perf_counter()
@@ -135,15 +141,15 @@ def measure(
         )
 
 
-def _contenders(setting: Setting, rules: dict[str, Rule]) -> dict[str, Attend]:
+def _contenders(setting: Setting, rules: dict[str, Rule], dense: int) -> dict[str, Attend]:
     made: dict[str, Attend] = {name: partial(attention, rule=rule) for name, rule in rules.items()}
-    if setting.n <= DENSE_LIMIT and setting.spread == "normal":
+    if setting.n <= dense and setting.spread == "normal":
         made["dense softmax"] = _dense(lambda z: z.softmax(-1))
         try:
             from entmax import entmax15
         except ImportError:
             return made
-        made["dense entmax15 (entmax package)"] = _dense(lambda z: entmax15(z, dim=-1))
+        made["entmax package"] = _dense(lambda z: entmax15(z, dim=-1))
     return made
 
 

@@ -17,8 +17,8 @@ SCHEMA = 1
 
 def _column(figure: Figure) -> str:
     if figure.queries == 1:
-        return f"1 × {figure.n:,}"
-    return f"{figure.n:,} {'causal' if figure.causal else 'full'}"
+        return f"1 query,\n{figure.n:,}"
+    return f"{figure.n:,}\n{'causal' if figure.causal else 'full'}"
 
 
 def terminal(figures: Sequence[Figure]) -> list[Table]:
@@ -36,10 +36,10 @@ def _table(spread: str, backward: bool, figures: Sequence[Figure]) -> Table:
     table.add_column("rule", no_wrap=True)
     table.add_column("route", no_wrap=True)
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name in dict.fromkeys(figure.what for figure in figures):
         own = {_column(figure): figure for figure in figures if figure.what == name}
-        route = next(reversed(own.values())).route
+        route = next(iter(own.values())).route
         table.add_row(name, route, *(f"{own[c].ratio:.2f}" if c in own else "" for c in columns))
     return table
 
@@ -89,7 +89,8 @@ def chart(figures: Sequence[Figure], subtitle: str) -> bytes:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise MissingExtra("matplotlib", "plot") from None
-    shown = [f for f in figures if f.spread == "normal" and f.queries > 1]
+    shown = [f for f in figures if f.queries > 1] or list(figures)
+    shown = [f for f in shown if f.spread == "normal"] or shown
     passes = sorted({f.backward for f in shown})
     canvas = Canvas(figsize=(6.2 * len(passes), 4.8), layout="constrained", dpi=150)
     FigureCanvasAgg(canvas)
