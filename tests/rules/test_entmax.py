@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import entmax as package
+import mpmath  # comes with torch
 import pytest
 import torch
 from hypothesis import given
@@ -136,7 +137,6 @@ def test_float32_for_other_alphas(alpha: float, error: float) -> None:
 @pytest.mark.parametrize("alpha", [7.0, 20.0])
 def test_large_alpha_in_float64(alpha: float) -> None:
     """The equation itself: w = top^ε + ε·t, Σ w^(1/ε) = 1, solved in 200 digits."""
-    mpmath = pytest.importorskip("mpmath")  # comes with torch
     z = [0.3, 0.2, 0.0, -0.1]
     with mpmath.workdps(200):
         e = mpmath.mpf(alpha) - 1

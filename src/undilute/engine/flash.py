@@ -32,20 +32,13 @@ MASKED_ROWS = 256  # rows per kernel call when a mask has to be written out
 
 def obstacle(call: Call) -> str | None:
     """Why this route cannot run the call, or None."""
-    rule = call.rule
-    if not isinstance(rule.map, Softmax | Sink):
-        return f"the map {type(rule.map).__name__} is not softmax-like"
-    if not (rule.scale.is_foldable or isinstance(rule.scale, EntropyAdaptive)):
-        return f"the scale {type(rule.scale).__name__} reads the logits"
-    if call.query.device.type != "cpu":
-        return f"no kernel that returns log-sum-exp is wired up for {call.query.device.type}"
-    if call.dropout > 0:
-        return "the kernel has no dropout"
+    if not isinstance(call.rule.map, Softmax | Sink):
+        return f"the map {type(call.rule.map).__name__} is not softmax-like"
     if call.bias is not None and call.bias.dtype.itemsize > call.query.dtype.itemsize:
         return "the kernel would round the additive mask to the queries' dtype"
-    if call.bias is not None and (call.bias.requires_grad or call.return_entropy or not scaling.is_trivial(rule)):
-        return "an additive mask needs its own gradient, scale or share in the entropy"
-    return None
+    if call.bias is not None and call.return_entropy:
+        return "an additive mask has a share in the entropy"
+    return scaling.obstacle(call)
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:

@@ -11,12 +11,27 @@ from undilute.engine import masks
 from undilute.engine.call import Call
 from undilute.rules.base import Rule
 from undilute.rules.rows import working_dtype
+from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 from undilute.rules.scales.temperature import Temperature
 
 
 def is_trivial(rule: Rule) -> bool:
     """Does the rule's scale leave the logits alone?"""
     return type(rule.scale) is Temperature and isinstance(rule.scale.T, float) and rule.scale.T == 1.0
+
+
+def obstacle(call: Call) -> str | None:
+    """Why the CPU kernels of the flash and sparse routes cannot take this call, whatever its map; or None."""
+    scale = call.rule.scale
+    if not (scale.is_foldable or isinstance(scale, EntropyAdaptive)):
+        return f"the scale {type(scale).__name__} reads the logits"
+    if call.query.device.type != "cpu":
+        return f"its kernels are wired up for the CPU, not for {call.query.device.type}"
+    if call.dropout > 0:
+        return "its kernels have no dropout"
+    if call.bias is not None and (call.bias.requires_grad or not is_trivial(call.rule)):
+        return "an additive mask needs its own gradient or scale"
+    return None
 
 
 def factor(call: Call) -> Tensor | float:

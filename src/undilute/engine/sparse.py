@@ -24,7 +24,6 @@ from undilute.engine.threads import share
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
 from undilute.rules.maps.top_k import TopK
 from undilute.rules.rows import working_dtype
-from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 
 ROWS, TILE = 256, 1024  # of one tile of logits: 1 MB in float32, which stays in the caches
 Array = np.ndarray[Any, Any]
@@ -37,17 +36,9 @@ def obstacle(call: Call) -> str | None:
         return f"the map {type(rule.map).__name__} has no support to find"
     if isinstance(rule.map, Entmax) and isinstance(rule.map.alpha, Tensor) and rule.map.alpha.dim() > 1:
         return "alpha differs from row to row"
-    if not (rule.scale.is_foldable or isinstance(rule.scale, EntropyAdaptive)):
-        return f"the scale {type(rule.scale).__name__} reads the logits"
-    if call.query.device.type != "cpu":
-        return f"its kernels run on the CPU, not on {call.query.device.type}"
-    if call.dropout > 0:
-        return "the kernels have no dropout"
-    if call.bias is not None and (call.bias.requires_grad or not scaling.is_trivial(rule)):
-        return "an additive mask needs its own gradient or scale"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'undilute[fast]')"
-    return None
+    return scaling.obstacle(call)
 
 
 class _Overflow(Exception):
