@@ -64,6 +64,7 @@ def test_torchs_settings_survive_success_and_failure(name: str, monkeypatch: pyt
         raise RuntimeError("no")
 
     monkeypatch.setattr(torch, "mm", broken)
+    monkeypatch.setattr(torch, "bmm", broken)
     monkeypatch.setattr("undilute.engine.flash._Flash.forward", broken)
     with pytest.raises(RuntimeError, match="no"):
         attend(name)

@@ -1,32 +1,31 @@
 """Any rule in linear memory: blocks of query rows, each run by the reference, each recomputed in the backward pass.
 
 Pure torch, any device, any rule, a user's own included. A map with an in-place form (``Map.weigh_``) takes a short cut
-forward: two matrix products per head and a few passes over the logits. The backward pass always differentiates the
+forward: two matrix products per block and a few passes over the logits. The backward pass always differentiates the
 reference, so it is exact for whatever the rule is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from undilute.engine import masks, reference, scaling
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
-from undilute.engine.threads import share
 from undilute.measures.entropy import entropy
-from undilute.rules.base import Map
+from undilute.rules.base import Hide, Map
 from undilute.rules.rows import working_dtype
+from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 
 TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
-FAST_LOGITS = 2**19  # per block in the in-place form: enough for the matrix product, few enough for the caches
+FAST_LOGITS, FAST_ROWS = 2**21, 128  # of a block in the in-place form: enough for the matrix products
+LOWEST = -1e30  # e^LOWEST is 0, and 0 · LOWEST is 0 too
 
 
 def obstacle(call: Call) -> str | None:
@@ -65,7 +64,7 @@ class _Rows(torch.autograd.Function):
         ctx.call, ctx.seed, ctx.held = call, seed, held
         ctx.save_for_backward(q, k, v, bias)
         ctx.set_materialize_grads(False)
-        if has_fast_form(call) and (found := _fast(scaling.fold(call))) is not None:
+        if has_fast_form(call) and (found := _fast(_folded(call))) is not None:
             return found
         parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows in block_slices(call)]
         out = torch.cat([part for part, _ in parts], -2)
@@ -130,60 +129,97 @@ def _accumulate(
 def has_fast_form(call: Call) -> bool:
     """Does the map's in-place form apply?"""
     has_one = type(call.rule.map).weigh_ is not Map.weigh_
-    plain = call.rule.scale.is_foldable and call.bias is None and call.dropout == 0
+    scale_fits = call.rule.scale.is_foldable or isinstance(call.rule.scale, EntropyAdaptive)
+    plain = scale_fits and call.bias is None and call.dropout == 0
     return has_one and plain and (call.is_step or call.has_finite_products())
 
 
+def _folded(call: Call) -> Call:
+    return scaling.fold(call) if call.rule.scale.is_foldable else call
+
+
 def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
-    """The in-place form over every head and block of rows; None if the map declines."""
-    dtype, lead = working_dtype(call.query.dtype), call.logits_shape[:-2]
-    q, k, v = (
-        t.detach().to(dtype).expand(*own, *t.shape[-2:])
-        for t, own in ((call.query, lead), (call.key, _kv_lead(call, lead)), (call.value, _kv_lead(call, lead)))
+    """The in-place form over blocks of heads and rows; None if the map declines.
+
+    Heads that share keys stand below each other, so that one product serves a group: (key heads, group · rows, keys).
+    """
+    dtype, lead, groups = working_dtype(call.query.dtype), call.logits_shape[:-2], call.groups
+    kv_lead = (*lead[:-1], lead[-1] // groups) if groups > 1 else tuple(lead)
+    k, v = (
+        t.detach().to(dtype).expand(*kv_lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (call.key, call.value)
     )
-    n = masks.row_counts(call).clamp(min=1).to(dtype).expand(*lead, call.rows, 1)
-    out = q.new_zeros(*lead, call.rows, v.shape[-1])
-    spread = q.new_zeros(*lead, call.rows) if call.return_entropy else None
-    declined: list[object] = []
-
-    def work(task: tuple[tuple[int, ...], slice], buffer: Tensor) -> None:
-        index, rows = task
-        keys = masks.reach(call, rows.start, rows.stop)
-        if declined or keys.start == keys.stop:
-            return
-        kv = (*index[:-1], index[-1] // call.groups) if lead else ()
-        logits = buffer[: (rows.stop - rows.start) * (keys.stop - keys.start)].view(rows.stop - rows.start, -1)
-        torch.mm(q[index][rows] * call.scale, k[kv][keys].T, out=logits)
-        if call.is_step and not math.isfinite(float(logits.sum())):
-            declined.append(task)
-            return
-        found = call.rule.map.weigh_(logits, n[index][rows], _hider(call, logits, index, rows, keys))
-        if found is None:
-            declined.append(task)
-            return
-        torch.mm(found[0], v[kv][keys], out=out[index][rows])
-        out[index][rows].div_(found[1])
+    q, n = (
+        t.detach().to(dtype).expand(*lead, call.rows, t.shape[-1]).reshape(len(k), groups, call.rows, -1)
+        for t in (call.query, masks.row_counts(call).clamp(min=1))
+    )
+    out = q.new_zeros(len(k), groups, call.rows, v.shape[-1])
+    spread = q.new_zeros(out.shape[:-1]) if call.return_entropy else None
+    blocks = _fast_blocks(call, len(k))
+    memory = q.new_empty(2, max((shape.numel() for *_, shape in blocks), default=0))
+    for heads, rows, keys, shape in blocks:
+        size = rows.stop - rows.start
+        products, spare = (part[: shape.numel()].view(shape) for part in memory)
+        torch.bmm((q[heads, :, rows] * call.scale).reshape(*shape[:2], -1), k[heads, keys].mT, out=products)
+        if call.is_step and not math.isfinite(float(products.sum())):
+            return None
+        logits, spare = products.view(-1, size, shape[-1]), spare.view(-1, size, shape[-1])
+        hide = _hider(call, logits, heads, rows, keys)
+        if isinstance(call.rule.scale, EntropyAdaptive):
+            _adapt_(logits, spare, call.rule.scale, hide)
+        divisor = call.rule.map.weigh_(logits, spare, n[heads, :, rows].flatten(0, 1), hide)
+        if divisor is None:
+            return None
+        result = torch.bmm(products, v[heads, keys]).view(-1, size, v.shape[-1])
+        out[heads, :, rows] = result.div_(divisor).unflatten(0, (-1, groups))
         if spread is not None:
-            spread[index][rows] = entropy(found[0])
-
-    step = min(call.rows, max(64, min(128 if call.causal else 512, FAST_LOGITS // call.keys)))
-    blocks = [slice(i, min(i + step, call.rows)) for i in range(0, call.rows, step)]
-    tasks = [(index, rows) for rows in blocks for index in np.ndindex(*lead)]
-    share(tasks, work, lambda: q.new_empty(step * call.keys))
-    return None if declined else (out.to(call.query.dtype), spread)
+            spread[heads, :, rows] = entropy(products).view(-1, groups, size)
+    out = out.view(*lead, call.rows, v.shape[-1]).to(call.query.dtype)
+    return out, None if spread is None else spread.view(*lead, call.rows)
 
 
-def _kv_lead(call: Call, lead: torch.Size) -> tuple[int, ...]:
-    return (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else tuple(lead)
+def _fast_blocks(call: Call, kv_heads: int) -> list[tuple[slice, slice, slice, torch.Size]]:
+    """Key heads, rows, the keys they reach and the products' shape, of about FAST_LOGITS; none is empty."""
+    step = min(call.rows, max(1, FAST_ROWS // call.groups))
+    together = max(2, FAST_LOGITS // (step * call.groups * call.keys))  # one head alone shares out badly among cores
+    blocks = []
+    for start in range(0, call.rows, step):
+        rows = slice(start, min(start + step, call.rows))
+        keys = masks.reach(call, rows.start, rows.stop)
+        for head in range(0, kv_heads, together):
+            heads = slice(head, min(head + together, kv_heads))
+            sizes = (heads.stop - head, call.groups * (rows.stop - start), keys.stop - keys.start)
+            blocks.append((heads, rows, keys, torch.Size(sizes)))
+    return [block for block in blocks if block[-1].numel() > 0]
 
 
-def _hider(call: Call, logits: Tensor, index: tuple[int, ...], rows: slice, keys: slice) -> Callable[[float], object]:
-    """A function that fills the hidden keys of one head's logits with a number."""
+def _adapt_(logits: Tensor, spare: Tensor, scale: EntropyAdaptive, hide: Hide) -> None:
+    """Multiply each row's logits by β(H), H the entropy of its softmax: H = ln Z − Σ e^t·t / Z with t = z − max z."""
+    hide(LOWEST)
+    logits.sub_(top := logits.amax(-1, keepdim=True))
+    e = torch.exp(logits, out=spare)
+    total = e.sum(-1, keepdim=True)
+    H = total.log() - e.mul_(logits).sum(-1, keepdim=True) / total
+    hide(0.0)
+    logits.add_(top).mul_(scale.beta(H))
+
+
+def _hider(call: Call, logits: Tensor, heads: slice, rows: slice, keys: slice) -> Hide:
+    """A function that puts a number in the hidden keys of a block's logits (query heads, rows, keys).
+
+    By arithmetic on what is finite: ``masked_fill_`` takes longer than the exponentials.
+    """
     first = keys.start
     if call.causal and call.mask is None and call.window is None:  # only the diagonal has any
         first = max(first, min(keys.stop, rows.start + call.offset + 1))
-    seen = masks.visible(call, rows, slice(first, keys.stop))
+    seen = masks.visible(call, rows, slice(first, keys.stop)) if first < keys.stop else None
     if seen is None:
         return lambda value: None
-    hidden, part = ~masks.of_head(seen, index), logits[:, first - keys.start :]
-    return lambda value: part.masked_fill_(hidden, value)
+    part = logits[..., first - keys.start :]
+    if seen.dim() > 2:
+        every = seen.expand(*call.logits_shape[:-2], *seen.shape[-2:]).reshape(-1, *seen.shape[-2:])
+        seen = every[heads.start * call.groups : heads.stop * call.groups]
+
+    def hide(value: float) -> None:
+        part.mul_(seen) if value == 0.0 else part.add_(torch.where(seen, 0.0, value).to(part.dtype))
+
+    return hide

@@ -17,7 +17,7 @@ from undilute.rules import rows
 from undilute.rules.parameters import Parametrised, count
 
 Hide = Callable[[float], object]
-Quotient = tuple[Tensor, Tensor | float]
+Divisor = Tensor | float
 
 
 class Scale(Parametrised):
@@ -102,19 +102,21 @@ class Map(Parametrised):
         """
         raise TypeError(f"{type(self).__name__} must define forward(logits, visible)")
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
+    def weigh_(self, logits: Tensor, spare: Tensor, n: Tensor, hide: Hide) -> Divisor | None:
         """The same weights, without gradient and written over ``logits``: an optional short cut for speed.
 
         Parameters
         ----------
-        logits : (rows, keys), finite, to be overwritten
-        n : (rows, 1), visible keys of each row
-        hide : fills the hidden keys of ``logits`` with a number; until it is called they hold anything
+        logits : (..., rows, keys), finite; becomes the weights, still to be divided, and exactly 0 where hidden
+        spare : memory of the same shape, free to use
+        n : (..., rows, 1), visible keys of each row
+        hide : ``hide(x)`` puts x in the hidden keys of ``logits``, be x 0, −inf or below any logit; until then they
+            hold anything finite, and they must hold something finite before ``hide(0.0)``
 
         Returns
         -------
-        What is to be divided, (rows, keys) and exactly 0 where hidden, and by what, (rows, 1): dividing the output
-        costs less than dividing the weights. None if the map has no such form for these logits.
+        By what the weights are to be divided, (..., rows, 1) or a number: dividing the output costs less than dividing
+        the weights. None if the map has no such form for these logits; they may be spoilt by then.
         """
         return None
 

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from undilute.rules.base import Hide, Map, Quotient
+from undilute.rules.base import Divisor, Hide, Map
 from undilute.rules.maps.softmax import softmax_over
 from undilute.rules.registry import register
 from undilute.rules.rows import divide, masked_max
@@ -27,13 +27,13 @@ class Hard(Map):
         soft = softmax_over(logits, visible)
         return divide(top, top.sum(-1, keepdim=True)) + (soft - soft.detach())
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
+    def weigh_(self, logits: Tensor, spare: Tensor, n: Tensor, hide: Hide) -> Divisor | None:
         hide(-torch.inf)
         top = logits.amax(-1, keepdim=True)
         if bool(top.isnan().any()):
             return None
         weights = logits.eq_(top.masked_fill_(top == -torch.inf, torch.inf))
-        return weights, weights.sum(-1, keepdim=True).clamp_(min=1.0)
+        return weights.sum(-1, keepdim=True).clamp_(min=1.0)
 
     def lipschitz(self, n: int) -> float:
         return math.inf if n > 1 else 0.0

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.rules.base import Hide, Map, Quotient
+from undilute.rules.base import Divisor, Hide, Map
 from undilute.rules.maps.softmax import softmax_over
 from undilute.rules.registry import register
 from undilute.rules.rows import masked_max, masked_min
 
 Variant = Literal["V0", "V1", "V2", "V3"]
+
+
+LOWEST = -1e30  # e^LOWEST is 0, and 0 · LOWEST is 0 too
 
 
 class SelfAdjusted(Map):
@@ -59,7 +62,7 @@ class SelfAdjusted(Map):
         none = width < torch.finfo(z.dtype).tiny  # 0, or so small that 1/width would overflow
         return ((z - low) / width.masked_fill(none, 1.0)).masked_fill(none, 1.0)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
+    def weigh_(self, logits: Tensor, spare: Tensor, n: Tensor, hide: Hide) -> Divisor | None:
         if self.variant != "V3":
             return None
         hide(0.0)  # between min(z, 0) and max(z, 0)
@@ -67,12 +70,11 @@ class SelfAdjusted(Map):
         width = high - low
         if not bool((width >= torch.finfo(logits.dtype).tiny).all()):
             return None
-        fraction = logits - low
-        hide(-torch.inf)
-        top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
-        e = logits.sub_(top).exp_()
-        total = e.sum(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
-        return e.mul_(fraction), width * total
+        hide(LOWEST)
+        p = torch.softmax(logits, -1, out=spare)
+        logits.sub_(low).mul_(p)
+        hide(0.0)  # in rows that see nothing
+        return width
 
     def lipschitz(self, n: int) -> float:
         return 0.0 if n == 1 and self.variant in ("V1", "V2") else math.inf

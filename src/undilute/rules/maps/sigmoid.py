@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from undilute.rules.base import Hide, Map, Quotient
+from undilute.rules.base import Divisor, Hide, Map
 from undilute.rules.parameters import Number, finite, per_head
 from undilute.rules.registry import register
 from undilute.rules.rows import count_visible
@@ -40,12 +40,13 @@ class Sigmoid(Map):
             bias = per_head("bias", self.bias, logits)
         return torch.sigmoid(logits + bias).masked_fill(~visible, 0.0)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
+    def weigh_(self, logits: Tensor, spare: Tensor, n: Tensor, hide: Hide) -> Divisor | None:
         if not self.follows_length and isinstance(self.bias, Tensor):
             return None
         logits.sub_(n.log()) if self.follows_length else logits.add_(self.bias)
         hide(-torch.inf)
-        return logits.sigmoid_(), 1.0
+        logits.sigmoid_()
+        return 1.0
 
     def lipschitz(self, n: int) -> float:
         return 0.25

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from undilute.rules.base import Hide, Map, Quotient
+from undilute.rules.base import Divisor, Hide, Map
 from undilute.rules.parameters import Number, finite, per_head
 from undilute.rules.registry import register
 from undilute.rules.rows import divide, masked_exp, masked_max
@@ -39,15 +39,13 @@ class Sink(Map):
         e = masked_exp(logits, visible, top)
         return divide(e, (sink - top).exp() + e.sum(-1, keepdim=True))
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
+    def weigh_(self, logits: Tensor, spare: Tensor, n: Tensor, hide: Hide) -> Divisor | None:
         if isinstance(self.s, Tensor):
             return None
         hide(-torch.inf)
         top = logits.amax(-1, keepdim=True).clamp_(min=self.s)
         e = logits.sub_(top).exp_()
-        return e, e.sum(-1, keepdim=True).add_(top.neg_().add_(self.s).exp_()).clamp_(
-            min=torch.finfo(logits.dtype).tiny
-        )
+        return e.sum(-1, keepdim=True).add_(top.neg_().add_(self.s).exp_()).clamp_(min=torch.finfo(logits.dtype).tiny)
 
     def lipschitz(self, n: int) -> float:
         return 0.5 if n > 1 else 0.25

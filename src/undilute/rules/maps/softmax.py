@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from undilute.rules.base import Hide, Map, Quotient, Rule
+from undilute.rules.base import Divisor, Hide, Map, Rule
 from undilute.rules.registry import register
 from undilute.rules.rows import divide, masked_exp, masked_max
 
@@ -25,11 +25,11 @@ class Softmax(Map):
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         return softmax_over(logits, visible)
 
-    def weigh_(self, logits: Tensor, n: Tensor, hide: Hide) -> Quotient | None:
+    def weigh_(self, logits: Tensor, spare: Tensor, n: Tensor, hide: Hide) -> Divisor | None:
         hide(-torch.inf)
         top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
         e = logits.sub_(top).exp_()
-        return e, e.sum(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
+        return e.sum(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
 
     def lipschitz(self, n: int) -> float:
         return 0.5 if n > 1 else 0.0
