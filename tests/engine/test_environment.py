@@ -63,8 +63,8 @@ def test_torchs_settings_survive_success_and_failure(name: str, monkeypatch: pyt
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(torch, "mm", broken)
-    monkeypatch.setattr(torch, "bmm", broken)
+    for product in ("bmm", "addmm"):
+        monkeypatch.setattr(torch, product, broken)
     monkeypatch.setattr("undilute.engine.flash._Flash.forward", broken)
     with pytest.raises(RuntimeError, match="no"):
         attend(name)

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from undilute.rules.parameters import above
 
-_megabytes = 128.0
+_megabytes, _support_megabytes = 128.0, 512.0
 
 
-def set_memory_budget(megabytes: float) -> None:
-    """Let ``undilute.attention`` use about this much memory for its blocks and supports (128 at the start).
+def set_memory_budget(megabytes: float, supports: float | None = None) -> None:
+    """Let ``undilute.attention`` use about this much memory beside its inputs and output.
 
-    A larger budget means larger blocks of query rows; the result does not depend on it.
+    Parameters
+    ----------
+    megabytes : for blocks of logits; 128 at the start
+    supports : for what the sparse route keeps for its backward pass; past it the backward pass finds supports again,
+        which takes longer. Four times ``megabytes`` by default, so 512 at the start.
+
+    The result does not depend on either.
 
     Examples
     --------
     >>> import undilute as ud
     >>> ud.set_memory_budget(128)
     """
-    global _megabytes
-    _megabytes = float(above("megabytes", megabytes, 0.0))
+    global _megabytes, _support_megabytes
+    checked = float(above("megabytes", megabytes, 0.0))
+    _support_megabytes = 4 * checked if supports is None else float(above("supports", supports, 0.0))
+    _megabytes = checked
 
 
 def memory_budget() -> int:
-    """The budget in bytes."""
+    """The budget for blocks, in bytes."""
     return int(_megabytes * 2**20)
+
+
+def support_budget() -> int:
+    """The budget for supports, in bytes."""
+    return int(_support_megabytes * 2**20)

@@ -62,6 +62,11 @@ class Call:
         """Are there only a few queries, as in a step of decoding?"""
         return self.rows <= FEW
 
+    def needs_gradient(self) -> bool:
+        """Is this call part of a graph?"""
+        tensors = (self.query, self.key, self.value, self.bias, *self.rule.parameters(), *self.rule.buffers())
+        return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
     def has_finite_products(self) -> bool:
         """Are all q·k certain to be finite, with room to spare?  The fast routes, unlike the reference, need that.
 
@@ -72,6 +77,25 @@ class Call:
             smallest, largest = torch.aminmax(t.detach())
             product *= max(float(largest), -float(smallest))
         return product < math.sqrt(torch.finfo(working_dtype(self.query.dtype)).max)
+
+    def heads(self, kv: slice) -> Call:
+        """The same call for some of the key heads and the query heads that share them."""
+        own = slice(kv.start * self.groups, kv.stop * self.groups)
+
+        def cut(t: Tensor, heads: slice) -> Tensor:
+            return t if t.dim() < 3 or t.shape[-3] == 1 else t[..., heads, :, :]
+
+        *batch, total, rows, keys = self.logits_shape
+        return replace(
+            self,
+            query=cut(self.query, own),
+            key=cut(self.key, kv),
+            value=cut(self.value, kv),
+            rule=self.rule.heads(own, total),
+            mask=None if self.mask is None else cut(self.mask, own),
+            bias=None if self.bias is None else cut(self.bias, own),
+            logits_shape=torch.Size((*batch, own.stop - own.start, rows, keys)),
+        )
 
     def block(self, start: int, stop: int) -> Call:
         """The same call for queries start … stop − 1 and the keys they can reach."""

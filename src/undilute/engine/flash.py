@@ -27,6 +27,7 @@ from undilute.rules.parameters import per_head
 from undilute.rules.rows import working_dtype
 from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 
+PART = 2**22  # bytes of queries that are worth a kernel call of their own
 MASKED_ROWS = 256  # rows per kernel call when a mask has to be written out
 
 
@@ -42,12 +43,40 @@ def obstacle(call: Call) -> str | None:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Output and, if asked for, entropy."""
+    """Output and, if asked for, entropy.
+
+    Without gradients, a few heads at a time: the scaled queries and other copies are then small beside the output.
+    """
+    parts = [] if call.needs_gradient() or scaling.is_trivial(call.rule) else _head_slices(call)
+    if len(parts) < 2:
+        return _run(call)
+    out = call.query.new_empty(*call.logits_shape[:-1], call.value.shape[-1])
+    spread = None
+    for kv in parts:
+        own = slice(kv.start * call.groups, kv.stop * call.groups)
+        out[..., own, :, :], part = _run(call.heads(kv))
+        if part is not None:
+            spread = part.new_empty(call.logits_shape[:-1]) if spread is None else spread
+            spread[..., own, :] = part
+    return out, spread
+
+
+def _head_slices(call: Call) -> list[slice]:
+    """Key heads in as many slices as it takes for PART bytes each, but with work for all cores in each."""
+    if len(call.logits_shape) < 3:
+        return []
+    heads = call.logits_shape[-3] // call.groups
+    size = call.logits_shape[:-1].numel() * call.query.shape[-1] * call.query.dtype.itemsize
+    step = max(heads * PART // max(1, size), -(-torch.get_num_threads() // call.groups))
+    return [slice(i, min(i + step, heads)) for i in range(0, heads, step)]
+
+
+def _run(call: Call) -> tuple[Tensor, Tensor | None]:
     call = fold(_with_positive_scale(call))
     out, lse = _attend(call, call.value)
     if isinstance(call.rule.map, Sink):
-        sink = per_head("s", call.rule.map.s, lse[..., None])
-        out = (out * torch.sigmoid(lse[..., None] - sink)).to(out.dtype)
+        share = torch.sigmoid(lse[..., None] - per_head("s", call.rule.map.s, lse[..., None]))
+        out = (out * share).to(out.dtype) if call.needs_gradient() else out.mul_(share)
     return out, _entropy(call) if call.return_entropy else None
 
 
@@ -72,7 +101,8 @@ def _entropy(call: Call) -> Tensor:
     dtype = working_dtype(call.query.dtype)
     query, key = call.query.to(dtype), call.key.to(dtype)
     mean_key, lse = _attend(call, key, query, key)
-    return (lse - call.scale * (query * mean_key).sum(-1)).clamp(min=0.0)
+    product = query * mean_key if call.needs_gradient() else mean_key.mul_(query)
+    return (lse - call.scale * product.sum(-1)).clamp(min=0.0)
 
 
 def _attend(call: Call, value: Tensor, query: Tensor | None = None, key: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 
 from undilute.engine import flash, masks, rows, scaling
-from undilute.engine.budget import memory_budget
+from undilute.engine.budget import memory_budget, support_budget
 from undilute.engine.call import Call
 from undilute.engine.threads import share
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
 from undilute.rules.maps.top_k import TopK
 from undilute.rules.rows import working_dtype
 
-ROWS, TILE = 256, 1024  # of one tile of logits: 1 MB in float32, which stays in the caches
+ROWS, TILE = 256, 2048  # of one tile of logits: 2 MB in float32, which stay in the caches
+ROOM = 1024  # for each row's candidates at first
 Array = np.ndarray[Any, Any]
 
 
@@ -81,10 +82,11 @@ class _Sparse(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, call: Call) -> tuple[Tensor, Tensor]:
         problem = _Problem(call, q, k, v, epsilon)
         out, entropy = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype), torch.zeros(q.shape[:2], dtype=q.dtype)
-        keep = _Keep(memory_budget() if any(ctx.needs_input_grad) else 0)
+        keep = _Keep(support_budget() if any(ctx.needs_input_grad) else 0)
 
         def work(task: _Task, scratch: _Scratch) -> None:
-            count, index, value = problem.support(task, scratch, entropy.numpy()[task.head, task.rows])
+            spread = entropy.numpy()[task.head, task.rows] if call.return_entropy else problem.nowhere
+            count, index, value = problem.support(task, scratch, spread)
             problem.kernels.gather(count, index, value, problem.v[task.kv], out.numpy()[task.head, task.rows])
             keep.add(problem.kernels, task, count, index, value)
 
@@ -111,7 +113,7 @@ class _Sparse(torch.autograd.Function):
         def work(lane: _Lane, scratch: _Scratch) -> None:
             for task in lane.tasks:
                 count, index, weight = ctx.keep.get(task) or _pack(
-                    problem.kernels, *problem.support(task, scratch, scratch.entropy[: task.size])
+                    problem.kernels, *problem.support(task, scratch, problem.nowhere)
                 )
                 at, kv = (task.head, task.rows), (lane.copy, task.kv)
                 slope = problem.kernels.backward(
@@ -202,17 +204,20 @@ def _pack(kernels: Any, count: Array, index: Array, weight: Array) -> tuple[Arra
 
 
 class _Scratch:
-    """One thread's memory for candidates and a tile; untouched pages cost nothing."""
+    """One thread's memory for a tile and for candidates; the latter grows when a row has more than it holds."""
 
     def __init__(self, problem: _Problem) -> None:
         rows, keys, dtype = problem.block, problem.call.keys, problem.q.dtype
         self.tile = torch.empty(rows * problem.tile, dtype=torch.from_numpy(problem.q[:0]).dtype)
-        self.index, self.value = np.empty((rows, keys + 1), np.int32), np.empty((rows, keys + 1), dtype)
-        self.top, self.floor, self.entropy = np.empty(rows), np.empty(rows), np.empty(rows, dtype)
-        self.count = np.empty(rows, np.int64)
+        self.make_room(rows, min(keys + 1, ROOM), dtype)
+        self.state = np.empty(rows), np.empty(rows), np.empty(rows, np.int64), np.empty(rows, np.int64)
         self.maxima, self.ranked = np.empty(problem.tile // problem.kernels.CHUNK + 2, dtype), np.empty(keys, dtype)
         self.work, self.other = np.empty(keys + 64, np.float32), np.empty(keys + 64, np.float32)
         self.g, self.u = np.empty(keys), np.empty(keys)
+
+    def make_room(self, rows: int, room: int, dtype: Any) -> None:
+        """Let each row have so many candidates."""
+        self.index, self.value = np.empty((rows, room), np.int32), np.empty((rows, room), dtype)
 
     def fast(self, epsilon: float) -> tuple[bool, Array, Array]:
         """May powers be float32 vector code?  Not for float64, nor for an exponent that magnifies its rounding."""
@@ -229,13 +234,14 @@ class _Problem:
         self.call = call
         self.q_tensor, self.k_tensor = q.detach().contiguous(), k.detach().contiguous()
         self.q, self.k, self.v = self.q_tensor.numpy(), self.k_tensor.numpy(), v.detach().contiguous().numpy()
-        self.epsilon = epsilon.detach().tolist()
+        self.epsilon, self.zero = epsilon.detach().tolist(), torch.zeros(1, dtype=q.dtype)
         self.threads = torch.get_num_threads()
         self.block = min(ROWS, call.rows, max(1, memory_budget() // (self.threads * call.keys * 12)))
         self.tile = min(call.keys, max(TILE, ROWS * TILE // self.block))
         low, high = masks.limits(call)
         self.low, self.high = low.numpy(), high.numpy()
         self.kept = self._kept()
+        self.nowhere: Array = np.empty(0, self.q.dtype)
         self.heads = list(np.ndindex(*call.logits_shape[:-2]))
 
     def scratch(self) -> _Scratch:
@@ -255,29 +261,35 @@ class _Problem:
         return [_Task(h, h // self.call.groups, *rows) for rows in blocks for h in range(len(self.q))]
 
     def support(self, task: _Task, scratch: _Scratch, entropy: Array) -> tuple[Array, Array, Array]:
-        """Count, index and weight of each row's support, in the thread's scratch memory."""
+        """Count, index and weight of each row's support, in the thread's scratch memory; its entropy, if wanted."""
+        while (room := self._find(task, scratch, entropy)) > 0:
+            scratch.make_room(self.block, min(self.call.keys + 1, 2 * room), self.q.dtype)
+        return scratch.state[2][: task.size], scratch.index, scratch.value
+
+    def _find(self, task: _Task, scratch: _Scratch, entropy: Array) -> int:
+        """0 if the support was found, else how much room for candidates it takes."""
         kernels, size, block = self.kernels, task.size, task.rows
-        top, floor, count = scratch.top[:size], scratch.floor[:size], scratch.count[:size]
-        top.fill(-np.inf)
-        floor.fill(-np.inf)
-        count.fill(0)
-        settled = np.zeros(size, np.int64)
+        top, floor, count, settled = (each[:size] for each in scratch.state)
         low, high, kept = self.low[block], self.high[block], self.kept[task.head, block]
-        query = self.q_tensor[task.head, block] * self.call.scale
+        query, epsilon = self.q_tensor[task.head, block], self.epsilon[task.head]
         reach = masks.reach(self.call, task.start, task.stop)
+        if reach.start == reach.stop:
+            count.fill(0)
         for first in range(reach.start, reach.stop, self.tile):
             keys = slice(first, min(first + self.tile, reach.stop))
             tile = scratch.tile[: size * (keys.stop - first)].view(size, -1)
-            torch.mm(query, self.k_tensor[task.kv, keys].T, out=tile)
+            torch.addmm(self.zero, query, self.k_tensor[task.kv, keys].T, beta=0.0, alpha=self.call.scale, out=tile)
             if self.call.is_step and not math.isfinite(float(tile.sum())):
                 raise _Overflow
             self._mask(tile, task, keys)
-            kernels.scan(
+            room: int = kernels.scan(
                 tile.numpy(),
                 first,
+                first == reach.start,
+                keys.stop == reach.stop,
                 low,
                 high,
-                self.epsilon[task.head],
+                epsilon,
                 kept,
                 top,
                 floor,
@@ -285,23 +297,14 @@ class _Problem:
                 settled,
                 scratch.index,
                 scratch.value,
+                entropy,
                 scratch.maxima,
                 scratch.ranked,
-                *scratch.fast(self.epsilon[task.head]),
+                *scratch.fast(epsilon),
             )
-        kernels.weigh(
-            self.epsilon[task.head],
-            kept,
-            top,
-            floor,
-            count,
-            scratch.index,
-            scratch.value,
-            entropy,
-            scratch.ranked,
-            *scratch.fast(self.epsilon[task.head]),
-        )
-        return count, scratch.index, scratch.value
+            if room > 0:
+                return room
+        return 0
 
     def _mask(self, tile: Tensor, task: _Task, keys: slice) -> None:
         for t, hides in ((self.call.bias, False), (self.call.mask, True)):

@@ -22,7 +22,8 @@ import numpy as np
 
 CHUNK = 16
 FASTMATH = {"nnan", "nsz", "reassoc", "contract", "arcp"}  # all but "no infinities": hidden keys are −inf
-STEPS = 4  # Newton steps towards a bound; a threshold takes as many as it needs
+SPAN = np.float32(1e3)  # of logits, when −inf is among them
+STEPS = 2  # Newton steps towards a bound; a threshold takes as many as it needs
 LOG2 = tuple(np.float32(2.0 / (math.log(2.0) * k)) for k in (1, 3, 5, 7, 9))
 EXP2 = tuple(np.float32(math.log(2.0) ** k / math.factorial(k)) for k in range(1, 8))
 Array = np.ndarray[Any, Any]
@@ -107,7 +108,8 @@ def entmax_threshold(
 ) -> float:
     """t of the first m values, or after a few ``steps`` a lower bound of it.
 
-    Newton from ``start`` ≤ t: the sum is convex in t for ε ≤ 1, so every step stays below. Bisection for ε > 1.
+    Newton from ``start`` ≤ t, for (Σ w^(1/ε))^ε = 1: a norm of w, so convex in t for ε ≤ 1 (every step stays below) and
+    nearly straight (few steps). Bisection for ε > 1.
     """
     if epsilon > 1.0:
         return entmax_bisected(values, m, start, top, epsilon)
@@ -117,7 +119,12 @@ def entmax_threshold(
         total, slope = entmax_sums(values, m, t, epsilon, fast, work, other)
         if slope <= 0.0 or total <= 1.0:
             break
-        step = (total - 1.0) / slope
+        if epsilon == 1.0:
+            step = (total - 1.0) / slope
+        elif epsilon == 0.5:
+            step = 2.0 * (total - math.sqrt(total)) / slope
+        else:
+            step = (total - math.exp((1.0 - epsilon) * math.log(total))) / (epsilon * slope)
         t += step
         if step <= precision * (1.0 + abs(t)):
             break
@@ -170,102 +177,105 @@ def kth_largest(values: Array, m: int, k: int, work: Array) -> float:
 
 
 @compiled
+def count_from(values: Array, m: int, least: float) -> int:
+    """How many of the first m values are ``least`` or more?"""
+    count = 0
+    for c in range(m):
+        count += 1 if values[c] >= least else 0
+    return count
+
+
+@compiled
+def kth_bound(values: Array, m: int, k: int) -> float:
+    """A lower bound of the k-th largest of the first m ≥ k values: counting by halves, in vector code."""
+    low, high = values[0], values[0]
+    for c in range(m):
+        low, high = min(low, values[c]), max(high, values[c])
+    if not low > high - SPAN:  # some are hidden
+        low = high - SPAN
+        if count_from(values, m, low) < k:
+            return -np.inf
+    for _ in range(8):
+        middle = (low + high) / 2
+        if count_from(values, m, middle) >= k:
+            low = middle
+        else:
+            high = middle
+    return float(low)
+
+
+@compiled
 def keep_above(index: Array, value: Array, m: int, floor: float) -> int:
     """Drop candidates not above ``floor``; the new number of them."""
-    kept = 0
+    kept = np.uintp(0)
     for c in range(m):
         x = value[c]
         index[kept], value[kept] = index[c], x
-        kept += 1 if x > floor else 0
-    return kept
+        kept += np.uintp(x > floor)
+    return int(kept)
 
 
 @compiled
-def scan(
-    tile: Array,
-    first: int,
-    low: Array,
-    high: Array,
-    epsilon: float,
-    k: Array,
-    top: Array,
-    floor: Array,
-    count: Array,
-    settled: Array,
-    index: Array,
-    value: Array,
-    maxima: Array,
-    ranked: Array,
-    fast: bool,
-    work: Array,
-    other: Array,
-) -> None:
-    """Take in a tile of logits (rows, keys first … ): update top, floor and candidates of each row."""
-    rows, width = tile.shape
-    for r in range(rows):
-        a, b = max(low[r] - first, 0), min(high[r] - first, width)
-        if a >= b:
-            continue
-        row = tile[r]
-        chunk_maxima(row, a, b, maxima)
-        start, stop = a // CHUNK, (b + CHUNK - 1) // CHUNK
-        biggest = maxima[start]
-        for chunk in range(start, stop):
-            biggest = max(biggest, maxima[chunk])
-        limit, m = floor[r], count[r]
-        if not biggest > limit:
-            continue
-        if k[r] > 0:
-            if m == 0 and k[r] <= stop - start:
-                limit = below(kth_largest(maxima[start:stop], stop - start, k[r], ranked), False)
-        elif biggest > top[r]:
-            top[r] = biggest
-            limit = max(limit, below(biggest - 1.0 / epsilon, fast))
-            if m == 0:
-                bound = entmax_threshold(
-                    maxima[start:stop], stop - start, limit, biggest, epsilon, STEPS, fast, work, other
-                )
-                limit = max(limit, below(bound, fast))
-        for chunk in range(start, stop):
-            if maxima[chunk] > limit:
-                for j in range(max(a, chunk * CHUNK), min(b, chunk * CHUNK + CHUNK)):
-                    index[r, m] = first + j  # written always, kept if m moves on: no branch to mispredict
-                    value[r, m] = row[j]
-                    m += 1 if row[j] > limit else 0
-        if m > settled[r] + settled[r] // 4 + k[r] + 8:
-            if k[r] > 0:
-                limit = max(limit, below(kth_largest(value[r], m, k[r], ranked), False))
-            else:
-                limit = max(
-                    limit, below(entmax_threshold(value[r], m, limit, top[r], epsilon, STEPS, fast, work, other), fast)
-                )
-            m = keep_above(index[r], value[r], m, limit)
-            settled[r] = m
-        floor[r], count[r] = limit, m
-
-
-@compiled
-def chunk_maxima(row: Array, a: int, b: int, maxima: Array) -> None:
-    """Largest of row[a:b] in each chunk of the row, at the chunk's number; whole chunks by unrolled vector code."""
+def chunk_maxima(row: Array, a: int, b: int, maxima: Array) -> int:
+    """Largest of row[a:b] in each chunk of the row, and how many chunks; whole chunks by unrolled vector code."""
+    start, stop = a // CHUNK, (b + CHUNK - 1) // CHUNK
     for chunk in range((a + CHUNK - 1) // CHUNK, b // CHUNK):
         largest = row[chunk * CHUNK]
         for j in range(CHUNK):
             largest = max(largest, row[chunk * CHUNK + j])
-        maxima[chunk] = largest
+        maxima[chunk - start] = largest
     for edge in (a, b):
         chunk = edge // CHUNK
         if edge % CHUNK:
-            start = max(a, chunk * CHUNK)
-            largest = row[start]
-            for j in range(start, min(b, chunk * CHUNK + CHUNK)):
+            from_ = max(a, chunk * CHUNK)
+            largest = row[from_]
+            for j in range(from_, min(b, chunk * CHUNK + CHUNK)):
                 largest = max(largest, row[j])
-            maxima[chunk] = largest
+            maxima[chunk - start] = largest
+    return stop - start
 
 
 @compiled
 def below(x: float, fast: bool) -> float:
     """A little below x, by more than the rounding of Newton's steps: a bound must stay a bound."""
     return x - (1e-5 if fast else 1e-12) * (abs(x) + 1.0)
+
+
+@compiled
+def keep_at_least(index: Array, value: Array, m: int, lowest: float) -> int:
+    """Drop candidates below ``lowest``; the new number of them."""
+    kept = 0
+    for c in range(m):
+        if value[c] >= lowest:
+            index[kept] = index[c]
+            value[kept] = value[c]
+            kept += 1
+    return kept
+
+
+@compiled
+def entmax_weights(value: Array, m: int, t: float, epsilon: float, fast: bool, work: Array, other: Array) -> None:
+    """value[:m] becomes (ε(value − t))^(1/ε)."""
+    if fast and epsilon != 0.5 and epsilon != 1.0:
+        for c in range(m):
+            work[c] = max(epsilon * (value[c] - t), 1e-30)
+        powers(work, other, m, 1.0 / epsilon)
+        for c in range(m):
+            value[c] = work[c]
+        return
+    for c in range(m):
+        w = epsilon * (value[c] - t)
+        value[c] = w * w if epsilon == 0.5 else w if epsilon == 1.0 else math.exp(math.log(w) / epsilon)
+
+
+@compiled
+def entropy_of(weights: Array, m: int) -> float:
+    """−Σ w ln w of the first m weights."""
+    spread = 0.0
+    for c in range(m):
+        if weights[c] > 0.0:
+            spread -= weights[c] * math.log(weights[c])
+    return spread
 
 
 @compiled
@@ -282,9 +292,8 @@ def weigh(
     fast: bool,
     work: Array,
     other: Array,
-) -> int:
-    """Candidates → support: their logits in ``value`` become weights; the total size of the supports."""
-    total = 0
+) -> None:
+    """Candidates → support: their logits in ``value`` become weights; entropy only if there is a place for it."""
     for r in range(len(count)):
         m = count[r]
         if m == 0:
@@ -304,42 +313,153 @@ def weigh(
         mass = 0.0
         for c in range(m):
             mass += value[r, c]
-        spread = 0.0
         for c in range(m):
             value[r, c] /= mass
-            if value[r, c] > 0.0:
-                spread -= value[r, c] * math.log(value[r, c])
-        entropy[r] = spread
+        if len(entropy) > 0:
+            entropy[r] = entropy_of(value[r], m)
         count[r] = m
-        total += m
-    return total
 
 
 @compiled
-def entmax_weights(value: Array, m: int, t: float, epsilon: float, fast: bool, work: Array, other: Array) -> None:
-    """value[:m] becomes (ε(value − t))^(1/ε)."""
-    if fast and epsilon != 0.5 and epsilon != 1.0:
-        for c in range(m):
-            work[c] = max(epsilon * (value[c] - t), 1e-30)
-        powers(work, other, m, 1.0 / epsilon)
-        for c in range(m):
-            value[c] = work[c]
-        return
-    for c in range(m):
-        w = epsilon * (value[c] - t)
-        value[c] = w * w if epsilon == 0.5 else w if epsilon == 1.0 else math.exp(math.log(w) / epsilon)
+def bound(
+    row: Array,
+    a: int,
+    b: int,
+    maxima: Array,
+    chunks: int,
+    biggest: float,
+    k: int,
+    epsilon: float,
+    fast: bool,
+    work: Array,
+    other: Array,
+) -> float:
+    """A lower bound of the threshold of row[a:b], mostly from the maxima of its chunks alone."""
+    if k > 0:
+        if k <= chunks:
+            return below(kth_bound(maxima, chunks, k), False)
+        return below(kth_bound(row[a:b], b - a, k), False) if k < b - a else -np.inf
+    start = below(biggest - 1.0 / epsilon, fast)
+    found = entmax_threshold(maxima, chunks, start, biggest, epsilon, STEPS, fast, work, other)
+    return max(start, below(found, fast))
 
 
 @compiled
-def keep_at_least(index: Array, value: Array, m: int, lowest: float) -> int:
-    """Drop candidates below ``lowest``; the new number of them."""
-    kept = 0
-    for c in range(m):
-        if value[c] >= lowest:
-            index[kept] = index[c]
-            value[kept] = value[c]
-            kept += 1
-    return kept
+def refined(
+    value: Array,
+    m: int,
+    limit: float,
+    top: float,
+    k: int,
+    epsilon: float,
+    ranked: Array,
+    fast: bool,
+    work: Array,
+    other: Array,
+) -> float:
+    """A better lower bound of the threshold, from the first m candidates."""
+    if k > 0:
+        return max(limit, below(kth_largest(value, m, k, ranked), False))
+    found = entmax_threshold(value, m, limit, top, epsilon, STEPS, fast, work, other)
+    return max(limit, below(found, fast))
+
+
+@compiled
+def append(values: Array, first: int, limit: float, index: Array, value: Array) -> int:
+    """Put those ``values`` that are above ``limit``, and their number from ``first``, into the arrays; how many.
+
+    Written always, kept if the count moves on: no branch to mispredict. Unsigned, so that Numba need not ask whether an
+    index is negative.
+    """
+    kept = np.uintp(0)
+    for j in range(len(values)):
+        x = values[j]
+        index[kept], value[kept] = first + j, x
+        kept += np.uintp(x > limit)
+    return int(kept)
+
+
+@compiled
+def collect(
+    row: Array, a: int, b: int, first: int, limit: float, maxima: Array, chunks: int, index: Array, value: Array, m: int
+) -> int:
+    """Add what of row[a:b] is above ``limit`` to the first m candidates; the new number of them.
+
+    If few chunks have any, only those are looked into. If there might be more than there is room for, they are counted
+    first, and if there are, the answer is minus the room it takes.
+    """
+    active = 0
+    for c in range(chunks):
+        active += 1 if maxima[c] > limit else 0
+    if m + active * CHUNK >= len(index):
+        room = m + count_from(row[a:b], b - a, limit) + 1
+        if room > len(index):
+            return -room
+    if 3 * active > chunks:
+        return m + append(row[a:b], first + a, limit, index[m:], value[m:])
+    start = a // CHUNK
+    for c in range(chunks):
+        if maxima[c] > limit:
+            j = max(a, (start + c) * CHUNK)
+            m += append(row[j : min(b, (start + c + 1) * CHUNK)], first + j, limit, index[m:], value[m:])
+    return m
+
+
+@compiled
+def scan(
+    tile: Array,
+    first: int,
+    is_first: bool,
+    is_last: bool,
+    low: Array,
+    high: Array,
+    epsilon: float,
+    k: Array,
+    top: Array,
+    floor: Array,
+    count: Array,
+    settled: Array,
+    index: Array,
+    value: Array,
+    entropy: Array,
+    maxima: Array,
+    ranked: Array,
+    fast: bool,
+    work: Array,
+    other: Array,
+) -> int:
+    """Take in a tile of logits (rows, keys first … ): update top, floor and candidates of each row.
+
+    Candidates are thinned out as they become many; after the last tile they become the support (``weigh``). The answer
+    is 0, or if there is not enough room for a row's candidates, how much it takes.
+    """
+    rows, width = tile.shape
+    if is_first:
+        top[:], floor[:], count[:], settled[:] = -np.inf, -np.inf, 0, 0
+    for r in range(rows):
+        a, b = max(low[r] - first, 0), min(high[r] - first, width)
+        if a >= b:
+            continue
+        chunks = chunk_maxima(tile[r], a, b, maxima)
+        biggest = maxima[0]
+        for c in range(chunks):
+            biggest = max(biggest, maxima[c])
+        if not biggest > floor[r]:
+            continue
+        top[r] = max(top[r], biggest)
+        if count[r] == 0:
+            floor[r] = max(floor[r], bound(tile[r], a, b, maxima, chunks, biggest, k[r], epsilon, fast, work, other))
+        m = collect(tile[r], a, b, first, floor[r], maxima, chunks, index[r], value[r], count[r])
+        if m < 0:
+            return -m
+        if not is_last and m > settled[r] + settled[r] // 4 + k[r] + 8:
+            floor[r] = refined(value[r], m, floor[r], top[r], k[r], epsilon, ranked, fast, work, other)
+            m = keep_above(index[r], value[r], m, floor[r])
+            settled[r] = m
+        count[r] = m
+    if is_last:
+        weigh(epsilon, k, top, floor, count, index, value, entropy, ranked, fast, work, other)
+    return 0
 
 
 @compiled
@@ -392,6 +512,25 @@ def beyond_first_order(r: float) -> float:
 
 
 @compiled
+def dot_and_add(x: Array, y: Array, weight: float, total: Array) -> float:
+    """x·y; and total += weight·x, in the arrays' own precision."""
+    dot, w = x.dtype.type(0), x.dtype.type(weight)
+    for d in range(len(x)):
+        dot += x[d] * y[d]
+        total[d] += w * x[d]
+    return float(dot)
+
+
+@compiled
+def add_both(weight: float, x: Array, x_total: Array, y: Array, y_total: Array) -> None:
+    """x_total += weight·x and y_total += weight·y, in the arrays' own precision."""
+    w = x.dtype.type(weight)
+    for d in range(len(x)):
+        x_total[d] += w * x[d]
+        y_total[d] += w * y[d]
+
+
+@compiled
 def backward(
     count: Array,
     index: Array,
@@ -417,9 +556,9 @@ def backward(
 
     ∂w/∂z = diag(u) − uuᵀ/Σu with u = w^(1−ε); ε = 0 stands for softmax over the support (top-k).
     """
-    features, width, position, grad_alpha = q.shape[1], v.shape[1], 0, 0.0
+    position, grad_alpha = 0, 0.0
     for r in range(len(count)):
-        m = count[r]
+        m, upstream = count[r], grad_out[r]
         total, mean = 0.0, 0.0
         if fast and epsilon != 0.0 and epsilon != 0.5 and epsilon != 1.0:
             for c in range(m):
@@ -427,11 +566,7 @@ def backward(
             powers(work, other, m, 1.0 - epsilon)
         for c in range(m):
             j, w = index[position + c], weight[position + c]
-            dot = 0.0
-            for d in range(width):
-                dot += grad_out[r, d] * v[j, d]
-            for d in range(width):
-                dv[j, d] += w * grad_out[r, d]
+            dot = dot_and_add(upstream, v[j], w, dv[j])
             if grad_entropy[r] != 0.0 and w > 0.0:
                 dot -= grad_entropy[r] * (math.log(w) + 1.0)
             g[c] = dot
@@ -449,14 +584,10 @@ def backward(
             mean += u[c] * dot
         if m > 0 and total > 0.0:
             mean /= total
-        for d in range(features):
-            dq[r, d] = 0.0
+        dq[r, :] = 0.0
         for c in range(m):
-            j, dz = index[position + c], scale * u[c] * (g[c] - mean)
-            for d in range(features):
-                dq[r, d] += dz * k[j, d]
-            for d in range(features):
-                dk[j, d] += dz * q[r, d]
+            j = index[position + c]
+            add_both(scale * u[c] * (g[c] - mean), k[j], dq[r], q[r], dk[j])
         if wants_alpha and m > 0:
             grad_alpha += slope_in_alpha(weight[position : position + m], g, total, epsilon)
         position += m

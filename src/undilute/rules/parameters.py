@@ -36,11 +36,29 @@ class Parametrised(nn.Module):
 
     def for_rows(self, rows: slice, length: int) -> Self:
         """This module for some of ``length`` rows: parameters given per row (..., length, 1) are cut to size."""
-        cut = {
-            name: value[..., rows, :]
-            for name in self.__dict__.get("_held", [])
-            if isinstance(value := getattr(self, name), Tensor) and value.dim() > 1 and value.shape[-2] == length > 1
+        return self._with(
+            {
+                name: value[..., rows, :]
+                for name, value in self._held_tensors().items()
+                if value.dim() > 1 and value.shape[-2] == length > 1
+            }
+        )
+
+    def for_heads(self, heads: slice, total: int) -> Self:
+        """This module for some of ``total`` heads: parameters given per head are cut to size."""
+        tensors = self._held_tensors().items()
+        flat = {name: value[heads] for name, value in tensors if value.dim() == 1 and len(value) == total > 1}
+        deep = {
+            name: value[..., heads, :, :] for name, value in tensors if value.shape[-3:-2] == (total,) and total > 1
         }
+        return self._with(flat | deep)
+
+    def _held_tensors(self) -> dict[str, Tensor]:
+        named = {name: getattr(self, name) for name in self.__dict__.get("_held", [])}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    def _with(self, cut: dict[str, Tensor]) -> Self:
+        """This module with some tensors in place of its own."""
         if not cut:
             return self
         twin = copy.copy(self)
