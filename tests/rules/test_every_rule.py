@@ -190,7 +190,9 @@ def test_in_place_form_is_the_same(rule: Rule) -> None:
             expected = rule.map(logits.masked_fill(~seen, 0.0), seen)
             work = logits.clone()
             n = seen.sum(-1, keepdim=True).clamp(min=1).float()
-            got = rule.map.weigh_(work, torch.empty_like(work), n, lambda value, w=work, s=seen: w.masked_fill_(~s, value))
+            got = rule.map.weigh_(
+                work, torch.empty_like(work), n, lambda value, w=work, s=seen: w.masked_fill_(~s, value)
+            )
             if got is not None:
                 torch.testing.assert_close(work / got, expected, rtol=2e-5, atol=1e-7)
 

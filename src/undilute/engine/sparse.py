@@ -90,7 +90,7 @@ class _Sparse(torch.autograd.Function):
             problem.kernels.gather(count, index, value, problem.v[task.kv], out.numpy()[task.head, task.rows])
             keep.add(problem.kernels, task, count, index, value)
 
-        share(problem.tasks(), work, problem.scratch)
+        share(problem.tasks(), work, problem.scratch, at_once=not call.is_step)
         ctx.save_for_backward(q, k, v, epsilon)
         ctx.call, ctx.keep = call, keep
         ctx.set_materialize_grads(False)
@@ -241,6 +241,7 @@ class _Problem:
         low, high = masks.limits(call)
         self.low, self.high = low.numpy(), high.numpy()
         self.kept = self._kept()
+        self.all_products = self._all_products() if call.is_step else None
         self.nowhere: Array = np.empty(0, self.q.dtype)
         self.heads = list(np.ndindex(*call.logits_shape[:-2]))
 
@@ -271,14 +272,13 @@ class _Problem:
         kernels, size, block = self.kernels, task.size, task.rows
         top, floor, count, settled = (each[:size] for each in scratch.state)
         low, high, kept = self.low[block], self.high[block], self.kept[task.head, block]
-        query, epsilon = self.q_tensor[task.head, block], self.epsilon[task.head]
+        epsilon = self.epsilon[task.head]
         reach = masks.reach(self.call, task.start, task.stop)
         if reach.start == reach.stop:
             count.fill(0)
         for first in range(reach.start, reach.stop, self.tile):
             keys = slice(first, min(first + self.tile, reach.stop))
-            tile = scratch.tile[: size * (keys.stop - first)].view(size, -1)
-            torch.addmm(self.zero, query, self.k_tensor[task.kv, keys].T, beta=0.0, alpha=self.call.scale, out=tile)
+            tile = self._products(task, keys, scratch)
             if self.call.is_step and not math.isfinite(float(tile.sum())):
                 raise _Overflow
             self._mask(tile, task, keys)
@@ -305,6 +305,19 @@ class _Problem:
             if room > 0:
                 return room
         return 0
+
+    def _products(self, task: _Task, keys: slice, scratch: _Scratch) -> Tensor:
+        """A tile of logits, (rows, keys), in the thread's scratch memory."""
+        if self.all_products is not None:
+            return self.all_products[task.head, task.rows, keys].contiguous()
+        tile = scratch.tile[: task.size * (keys.stop - keys.start)].view(task.size, -1)
+        q, k = self.q_tensor[task.head, task.rows], self.k_tensor[task.kv, keys]
+        return torch.addmm(self.zero, q, k.T, beta=0.0, alpha=self.call.scale, out=tile)
+
+    def _all_products(self) -> Tensor:
+        """All logits of a few queries, (heads, L, S), by torch's own threads."""
+        q, k = self.q_tensor * self.call.scale, self.k_tensor
+        return torch.bmm(q.view(len(k), -1, q.shape[-1]), k.mT).view(len(q), -1, k.shape[-2])
 
     def _mask(self, tile: Tensor, task: _Task, keys: slice) -> None:
         for t, hides in ((self.call.bias, False), (self.call.mask, True)):

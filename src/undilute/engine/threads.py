@@ -30,7 +30,9 @@ Item = TypeVar("Item")
 Scratch = TypeVar("Scratch")
 
 
-def share(work: Iterable[Item], do: Callable[[Item, Scratch], None], scratch: Callable[[], Scratch]) -> None:
+def share(
+    work: Iterable[Item], do: Callable[[Item, Scratch], None], scratch: Callable[[], Scratch], at_once: bool = True
+) -> None:
     """Call ``do(item, scratch)`` for every item, the last first, on as many threads as torch uses.
 
     Parameters
@@ -38,9 +40,10 @@ def share(work: Iterable[Item], do: Callable[[Item, Scratch], None], scratch: Ca
     work : the items
     do : what to do with one; it must not record gradients
     scratch : makes the memory that one thread reuses from item to item
+    at_once : False for one item after the other in this thread: where starting threads would take longer than the work
     """
     pending = list(work)
-    threads = min(torch.get_num_threads(), len(pending))
+    threads = min(torch.get_num_threads(), len(pending)) if at_once else 1
 
     def drain() -> None:
         own = scratch()

@@ -15,8 +15,8 @@ Lipschitz constant for α ≤ 2. ‖∂p/∂z‖₂ is the maximum over unit v �
 (Hölder and minimax) it is max_v min_c ‖v − c‖²_q, q = 2/(α−1). Over vectors v with one entry against k − 1 equal ones
 that is κ(k) = k / ((1 + ρ)^e·((k−1)^e·ρ^−e + k − 1)) with e = 2 − α, ρ = (k−1)^−((1−e)/(1+e)). κ falls, then rises, so
 L(n) = max(κ(2), κ(n)), κ(2) = 2^(α−2): sparsemax 1; α = 1.5 0.707 up to n = 47, then rising to 1. That no other v
-does better is checked by numerical search in the tests, not proved; L ≤ 1 is certain, since u ≤ 1. For α > 2, u has no
-bound: two keys of vanishing weight make the norm infinite, so L is finite only for n = 2.
+does better is proved in ``undilute.theory.sparse``. For α > 2, u has no bound: two keys of vanishing weight make the
+norm infinite, so L is finite only for n = 2.
 """
 
 from __future__ import annotations
