@@ -1,4 +1,4 @@
-"""``make docs``: renew what the README takes from the code, and write the API pages to build/docs."""
+"""``make docs``: renew what README and docs take from the code, and write the API pages to build/docs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from undilute import rules
-from undilute.report import files, rule_table, speed_report
+from undilute.report import audit_page, files, rule_table, speed_report
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("forward", "training", "long", "long-training")
@@ -28,10 +28,11 @@ def current(text: str) -> str:
 def main() -> None:
     readme = ROOT / "README.md"
     files.write(readme, current(readme.read_text()))
+    files.write(ROOT / "docs/audit.md", audit_page.markdown())
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)
-    print("README.md and docs/images are current; API pages: build/docs/index.html")
+    print("README.md, docs/audit.md and docs/images are current; API pages: build/docs/index.html")
 
 
 if __name__ == "__main__":

@@ -110,3 +110,36 @@ def test_import_is_light() -> None:
     heavy = ("transformers", "plotly", "numba", "matplotlib", "typer", "rich", "pandas", "torch._dynamo")
     code = f"import sys, undilute; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_audit_of_one_statement(tmp_path: Path) -> None:
+    page, data = tmp_path / "audit.html", tmp_path / "audit.json"
+    result = undilute("audit", "A3", "--details", "--html", str(page), "--json", str(data), "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    assert "every verdict reproduced" in result.stdout
+    assert "What holds" in result.stdout
+    assert (tmp_path / "A3.png").stat().st_size > 1000
+    assert page.read_text().startswith("<!doctype html>")
+    assert json.loads(data.read_text())["statements"][0]["id"] == "A3"
+
+
+def test_audit_of_an_unknown_statement() -> None:
+    result = undilute("audit", "B99")
+    assert result.returncode == 2
+    assert "'B99'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_audit_exits_with_1_if_a_verdict_does_not_reproduce(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "import sys\n"
+        "from undilute.theory import dispersion\n"
+        "dispersion.relevant_weight = lambda n, gap: 1 / n\n"
+        "from undilute.__main__ import main\n"
+        "sys.argv = ['undilute', 'audit', 'A2']\n"
+        "main()\n"
+    )
+    result = subprocess.run([sys.executable, str(broken)], capture_output=True, text=True)
+    assert result.returncode == 1, result.stderr
+    assert "NOT reproduced: A2.1" in result.stdout.replace("\n", " ")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import undilute as ud
+from undilute.report import audit_page
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -22,6 +23,10 @@ def test_the_tables_are_current() -> None:
     spec.loader.exec_module(make_docs)
     assert make_docs.current(README) == README, "run `make docs`"
     assert README.count("| entmax15 |") == 2  # among the rules and among the speeds
+
+
+def test_the_audit_page_is_current() -> None:
+    assert (ROOT / "docs" / "audit.md").read_text() == audit_page.markdown(), "run `make docs`"
 
 
 def test_the_readmes_python_runs() -> None:

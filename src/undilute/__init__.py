@@ -6,7 +6,7 @@
 torch.Size([1, 8, 16, 64])
 """
 
-from undilute import losses, measures, nn, rules, structures
+from undilute import losses, measures, nn, rules, structures, theory
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
@@ -27,4 +27,5 @@ __all__ = [
     "rules",
     "set_memory_budget",
     "structures",
+    "theory",
 ]

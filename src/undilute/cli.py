@@ -89,6 +89,45 @@ def plot_rules(
         console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)
 
 
+@app.command("audit")
+def audit_statements(
+    id: Annotated[
+        str | None, typer.Argument(help="One statement, such as B13, with its parts; all by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random cases; every verdict must reproduce from any.")] = 0,
+    details: Annotated[
+        bool, typer.Option("--details", help="Printed and corrected form, proof, numbers, plot.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with formulas and plots.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the plots of --details.")] = Path("undilute-out/audit"),
+) -> None:
+    """Every statement of the papers: verdict, and evidence computed now; exit code 1 if one does not reproduce."""
+    from undilute import audit
+    from undilute.report import audit_page, audit_plots, audit_table, files
+
+    chosen = audit.statements(id)
+    with Progress(console=console, transient=True) as progress:
+        results = [each.run(seed) for each in progress.track(chosen, description="checking …")]
+    contents: dict[Path, str | bytes] = {}
+    if details:
+        for result in results:
+            console.print(audit_table.details(result))
+        drawn = {each.id: each.curve for each in chosen if each.curve is not None}
+        contents |= {output / f"{id}.png": audit_plots.draw(curve(), "png") for id, curve in drawn.items()}
+    else:
+        console.print(audit_table.terminal(results))
+    console.print(audit_table.summary(results, seed), highlight=False)
+    if html is not None:
+        contents[html] = audit_page.page(results, seed)
+    if as_json is not None:
+        contents[as_json] = audit_page.to_json(results, seed)
+    for path, content in contents.items():
+        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True)
+    if not all(result.reproduces for result in results):
+        raise typer.Exit(1)
+
+
 BENCHED = (
     "temperature,ssmax,logn,softmax1,sink,adaptive,sparsemax,entmax15,entmax,sigmoid,sa-softmax,softpick,top-k,hard"
 )

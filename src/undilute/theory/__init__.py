@@ -1,0 +1,22 @@
+"""What is true about attention dilution: bounds, exact norms and expectations, in closed form or in time linear in n.
+
+| module | answers |
+|---|---|
+| dispersion | how thin does a weight get as n grows, and what would hold it? |
+| sparse | why do sparse rules escape that? |
+| jacobian | how much do the weights move when the logits move? |
+| distance | how far are the selected tokens from the rest? |
+| separability | how many selected tokens can be told from the others? |
+| capacity | how much information is there, and how many heads does it take? |
+| adaptive | from where to where does adaptive temperature act? |
+
+Everything is float64, takes torch tensors, NumPy arrays or lists, and works on many rows at once.
+
+>>> from undilute import theory
+>>> theory.dispersion.weight_bounds(n=1024, spread=5.69).upper
+tensor(0.2244, dtype=torch.float64)
+"""
+
+from undilute.theory import adaptive, capacity, dispersion, distance, jacobian, separability, sparse
+
+__all__ = ["adaptive", "capacity", "dispersion", "distance", "jacobian", "separability", "sparse"]
