@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections import Counter
 from pathlib import Path
 
 import torch
 
 import undilute as ud
+from undilute import audit
+from undilute.audit import Verdict
 from undilute.report import audit_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +30,12 @@ def test_the_tables_are_current() -> None:
 
 def test_the_audit_page_is_current() -> None:
     assert (ROOT / "docs" / "audit.md").read_text() == audit_page.markdown(), "run `make docs`"
+
+
+def test_the_readme_counts_the_verdicts() -> None:
+    counted = Counter(each.verdict for each in audit.statements() if each.id[0] != "U")
+    sentence = f"of {counted.total()} examined, {counted[Verdict.FALSE]} do not hold as printed and "
+    assert f"{sentence}{counted[Verdict.CONDITIONAL]} only under a condition" in README.replace("\n", " ")
 
 
 def test_the_readmes_python_runs() -> None:

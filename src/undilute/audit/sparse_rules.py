@@ -210,7 +210,7 @@ def lipschitz(
     evidence.true(
         "α = 1.5: rises after n = 47", constant(1.5, 48) > constant(1.5, 47), f"{constant(1.5, 48):.4f} at 48"
     )
-    evidence.quoted("sparsemax, n = 1000", constant(2.0, 1000), "1")
+    evidence.quoted("sparsemax, n = 1000", constant(2.0, 1000), "1.000")
 
 
 @statement(
