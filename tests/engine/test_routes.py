@@ -34,8 +34,11 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks so small that every test crosses their borders."""
     monkeypatch.setattr(sparse, "ROWS", 5)
     monkeypatch.setattr(sparse, "TILE", 7)
+    monkeypatch.setattr(sparse, "ROOM", 3)
     monkeypatch.setattr(flash, "MASKED_ROWS", 6)
+    monkeypatch.setattr(flash, "PART", 1)
     monkeypatch.setattr(rows_route, "FAST_LOGITS", 1)
+    monkeypatch.setattr(rows_route, "FAST_ROWS", 5)
     monkeypatch.setattr(rows_route, "TEMPORARIES", 2**16)
     yield
     ud.set_memory_budget(128)
@@ -206,13 +209,15 @@ def test_a_support_of_everything_and_ties() -> None:
 def test_supports_beyond_the_budget_are_found_again() -> None:
     q, k, v = rows(2, 33, 4, seed=16), rows(2, 33, 4, seed=17), rows(2, 33, 4, seed=18)
     for megabytes in (1e-6, 1e-3, 128):
-        ud.set_memory_budget(megabytes)
+        ud.set_memory_budget(megabytes, supports=megabytes)
         for name in ("entmax15", "top-k 2"):
             compare(RULES[name], "sparse", q, k, v, 1e-9, is_causal=True)
         compare(RULES["sa-softmax V1"], "rows", q, k, v, 1e-9, is_causal=True)
     with pytest.raises(ud.InvalidValue, match="megabytes = 0"):
         ud.set_memory_budget(0)
-    assert budget.memory_budget() == 128 * 2**20
+    with pytest.raises(ud.InvalidValue, match="supports = -1"):
+        ud.set_memory_budget(64, supports=-1)
+    assert (budget.memory_budget(), budget.support_budget()) == (128 * 2**20, 128 * 2**20)
 
 
 def test_odd_memory_layouts() -> None:
@@ -263,6 +268,39 @@ def test_one_query_against_a_long_cache(name: str) -> None:
     for route, module in ROUTES.items():
         if module.obstacle(prepare(q, k, v, rule=rules.get(name))) is None:
             compare(rules.get(name), route, q, k, v, 1e-9)
+
+
+@pytest.mark.parametrize("name", ["softmax", "adaptive", "entmax15", "sigmoid", "top-k"])
+def test_a_few_queries_with_every_kind_of_mask(name: str) -> None:
+    q, k, v = rows(2, 4, 3, 8, seed=41), rows(2, 2, 60, 8, seed=42), rows(2, 2, 60, 8, seed=43)
+    bias = rows(2, 4, 3, 60, seed=44)
+    for options in ({"attn_mask": some_mask(2, 1, 3, 60, seed=45)}, {"attn_mask": bias}, {"sliding_window": 9}):
+        for route, module in ROUTES.items():
+            call = prepare(0.01 * q, k, v, enable_gqa=True, rule=rules.get(name), return_entropy=True, **options)
+            if module.obstacle(call) is None:
+                compare(rules.get(name), route, 0.01 * q, k, v, 1e-7, enable_gqa=True, **options)
+
+
+@pytest.mark.parametrize("route", ["flash", "sparse", "rows"])
+def test_without_gradients_it_is_the_same(route: str) -> None:
+    """Where no graph is recorded, routes may work in place and a few heads at a time."""
+    q, k, v = rows(2, 6, 21, 8, seed=46), rows(2, 3, 21, 8, seed=47), rows(2, 3, 21, 8, seed=48)
+    mask = some_mask(2, 6, 21, 21, seed=49)
+    per_head = rules.Rule(scale=rules.LogLength(torch.rand(6).double() + 0.1), map=rules.Sink(rows(6, seed=50)))
+    deep = rules.Rule(scale=rules.Temperature(torch.rand(2, 6, 21, 1).double() + 0.5))
+    for rule in (per_head, deep, *RULES.values()):
+        for options in ({"is_causal": True}, {"attn_mask": mask}, {}):
+            if (
+                ROUTES[route].obstacle(prepare(q, k, v, enable_gqa=True, rule=rule, return_entropy=True, **options))
+                is None
+            ):
+                with torch.no_grad():
+                    got, expected = (
+                        ud.attention(q, k, v, enable_gqa=True, rule=rule, route=r, return_entropy=True, **options)
+                        for r in (route, "reference")
+                    )
+                same(got[0], expected[0], 1e-7)
+                same(got[1], expected[1], 1e-7)
 
 
 def test_explain_and_choice() -> None:

@@ -235,7 +235,7 @@ def _backward(
             attn_mask=_cast(piece.mask, q),
             scale=call.scale,
         )
-        if piece.rows == slice(0, call.rows):
+        if (piece.rows, piece.keys) == (slice(0, call.rows), slice(0, call.keys)):
             return gradients  # type: ignore[no-any-return]
         total = (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)) if total is None else total
         total[0][:, :, piece.rows] = gradients[0]

@@ -307,9 +307,9 @@ class _Problem:
         return 0
 
     def _products(self, task: _Task, keys: slice, scratch: _Scratch) -> Tensor:
-        """A tile of logits, (rows, keys), in the thread's scratch memory."""
+        """A tile of logits, (rows, keys), to be overwritten."""
         if self.all_products is not None:
-            return self.all_products[task.head, task.rows, keys].contiguous()
+            return self.all_products[task.head, task.rows, keys].clone(memory_format=torch.contiguous_format)
         tile = scratch.tile[: task.size * (keys.stop - keys.start)].view(task.size, -1)
         q, k = self.q_tensor[task.head, task.rows], self.k_tensor[task.kv, keys]
         return torch.addmm(self.zero, q, k.T, beta=0.0, alpha=self.call.scale, out=tile)
