@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 bench() { name=$1; shift; .venv/bin/undilute bench --output "benchmarks/results/$name" "$@"; }
 bench forward --lengths 1024,4096 --no-backward --dense 1024 --repeat 5
-bench training --lengths 1024,4096 --rules ssmax,sink,adaptive,sparsemax,entmax15,entmax,top-k,sigmoid --decode 0 --dense 1024 --repeat 3
+bench training --lengths 1024,4096 --rules ssmax,sink,adaptive,sparsemax,entmax15,entmax,top-k,sigmoid --decode 0 --dense 1024 --repeat 5
 bench long --lengths 16384 --no-backward --rules ssmax,sink,adaptive,sparsemax,entmax15,entmax,sigmoid,sa-softmax,softpick,top-k --decode 0 --repeat 3
 bench long-training --lengths 16384 --rules sparsemax,entmax15,entmax --decode 0 --repeat 3
 bench spreads --lengths 4096 --spreads diffuse,sharp --no-backward --rules sparsemax,entmax15,entmax,top-k --decode 0 --repeat 3

@@ -133,6 +133,7 @@ class _Sparse(torch.autograd.Function):
                     dv[kv],
                     scratch.g,
                     scratch.u,
+                    np.empty(len(index)),
                     *scratch.fast(problem.epsilon[task.head]),
                 )
                 slopes.append((task, slope))

@@ -548,13 +548,15 @@ def backward(
     dv: Array,
     g: Array,
     u: Array,
+    dz: Array,
     fast: bool,
     work: Array,
     other: Array,
 ) -> float:
     """Gradients of a block of rows from their packed supports; adds to dk and dv; returns the gradient in α.
 
-    ∂w/∂z = diag(u) − uuᵀ/Σu with u = w^(1−ε); ε = 0 stands for softmax over the support (top-k).
+    ∂w/∂z = diag(u) − uuᵀ/Σu with u = w^(1−ε); ε = 0 stands for softmax over the support (top-k). Values first, then
+    keys: each half of the work fits the caches better than both at once.
     """
     position, grad_alpha = 0, 0.0
     for r in range(len(count)):
@@ -584,11 +586,15 @@ def backward(
             mean += u[c] * dot
         if m > 0 and total > 0.0:
             mean /= total
-        dq[r, :] = 0.0
         for c in range(m):
-            j = index[position + c]
-            add_both(scale * u[c] * (g[c] - mean), k[j], dq[r], q[r], dk[j])
+            dz[position + c] = scale * u[c] * (g[c] - mean)
         if wants_alpha and m > 0:
             grad_alpha += slope_in_alpha(weight[position : position + m], g, total, epsilon)
         position += m
+    position = 0
+    for r in range(len(count)):
+        dq[r, :] = 0.0
+        for c in range(position, position + count[r]):
+            add_both(dz[c], k[index[c]], dq[r], q[r], dk[index[c]])
+        position += count[r]
     return grad_alpha
