@@ -14,7 +14,7 @@ Everything is float64, takes torch tensors, NumPy arrays or lists, and works on 
 
 >>> from undilute import theory
 >>> theory.dispersion.weight_bounds(n=1024, spread=5.69).upper
-tensor(0.2244, dtype=torch.float64)
+tensor(0.2243, dtype=torch.float64)
 """
 
 from undilute.theory import adaptive, capacity, dispersion, distance, jacobian, separability, sparse
