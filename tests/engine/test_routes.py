@@ -282,10 +282,12 @@ def test_a_few_queries_with_every_kind_of_mask(name: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["flash", "sparse", "rows"])
-def test_without_gradients_it_is_the_same(route: str) -> None:
+def test_without_gradients_it_is_the_same(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no graph is recorded, routes may work in place and a few heads at a time."""
     q, k, v = rows(2, 6, 21, 8, seed=46), rows(2, 3, 21, 8, seed=47), rows(2, 3, 21, 8, seed=48)
     mask = some_mask(2, 6, 21, 21, seed=49)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert len(flash._head_slices(prepare(q, k, v, enable_gqa=True, rule=rules.get("ssmax")))) == 3
     per_head = rules.Rule(scale=rules.LogLength(torch.rand(6).double() + 0.1), map=rules.Sink(rows(6, seed=50)))
     deep = rules.Rule(scale=rules.Temperature(torch.rand(2, 6, 21, 1).double() + 0.5))
     for rule in (per_head, deep, *RULES.values()):

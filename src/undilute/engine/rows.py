@@ -19,13 +19,11 @@ from undilute.engine import masks, reference, scaling
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
 from undilute.measures.entropy import entropy
-from undilute.rules.base import Hide, Map
+from undilute.rules.base import Hide, Map, Scale
 from undilute.rules.rows import working_dtype
-from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 
 TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
 FAST_LOGITS, FAST_ROWS = 2**21, 128  # of a block in the in-place form: enough for the matrix products
-LOWEST = -1e30  # e^LOWEST is 0, and 0 · LOWEST is 0 too
 
 
 def obstacle(call: Call) -> str | None:
@@ -127,9 +125,9 @@ def _accumulate(
 
 
 def has_fast_form(call: Call) -> bool:
-    """Does the map's in-place form apply?"""
+    """Do the in-place forms of map and scale apply?"""
     has_one = type(call.rule.map).weigh_ is not Map.weigh_
-    scale_fits = call.rule.scale.is_foldable or isinstance(call.rule.scale, EntropyAdaptive)
+    scale_fits = call.rule.scale.is_foldable or type(call.rule.scale).multiply_ is not Scale.multiply_
     plain = scale_fits and call.bias is None and call.dropout == 0
     return has_one and plain and (call.is_step or call.has_finite_products())
 
@@ -164,8 +162,8 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
             return None
         logits, spare = products.view(-1, size, shape[-1]), spare.view(-1, size, shape[-1])
         hide = _hider(call, logits, heads, rows, keys)
-        if isinstance(call.rule.scale, EntropyAdaptive):
-            _adapt_(logits, spare, call.rule.scale, hide)
+        if not call.rule.scale.is_foldable:
+            call.rule.scale.multiply_(logits, spare, hide)
         divisor = call.rule.map.weigh_(logits, spare, n[heads, :, rows].flatten(0, 1), hide)
         if divisor is None:
             return None
@@ -192,17 +190,6 @@ def _fast_blocks(call: Call, kv_heads: int) -> list[tuple[slice, slice, slice, t
     return [block for block in blocks if block[-1].numel() > 0]
 
 
-def _adapt_(logits: Tensor, spare: Tensor, scale: EntropyAdaptive, hide: Hide) -> None:
-    """Multiply each row's logits by β(H), H the entropy of its softmax: H = ln Z − Σ e^t·t / Z with t = z − max z."""
-    hide(LOWEST)
-    logits.sub_(top := logits.amax(-1, keepdim=True))
-    e = torch.exp(logits, out=spare)
-    total = e.sum(-1, keepdim=True)
-    H = total.log() - e.mul_(logits).sum(-1, keepdim=True) / total
-    hide(0.0)
-    logits.add_(top).mul_(scale.beta(H))
-
-
 def _hider(call: Call, logits: Tensor, heads: slice, rows: slice, keys: slice) -> Hide:
     """A function that puts a number in the hidden keys of a block's logits (query heads, rows, keys).
 
@@ -216,8 +203,8 @@ def _hider(call: Call, logits: Tensor, heads: slice, rows: slice, keys: slice) -
         return lambda value: None
     part = logits[..., first - keys.start :]
     if seen.dim() > 2:
-        every = seen.expand(*call.logits_shape[:-2], *seen.shape[-2:]).reshape(-1, *seen.shape[-2:])
-        seen = every[heads.start * call.groups : heads.stop * call.groups]
+        lead, own = call.logits_shape[:-2], torch.arange(heads.start * call.groups, heads.stop * call.groups)
+        seen = seen.expand(*lead, *seen.shape[-2:])[torch.unravel_index(own.to(seen.device), lead)]
 
     def hide(value: float) -> None:
         part.mul_(seen) if value == 0.0 else part.add_(torch.where(seen, 0.0, value).to(part.dtype))

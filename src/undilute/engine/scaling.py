@@ -38,8 +38,10 @@ def factor(call: Call) -> Tensor | float:
     """What multiplies each row's logits: a number, or a tensor that broadcasts to (..., Hq, L, 1)."""
     dtype = working_dtype(call.query.dtype)
     one_for_all = call.mask is None and not call.causal and call.window is None
-    if one_for_all and not any(True for _ in (*call.rule.scale.parameters(), *call.rule.scale.buffers())):
-        return float(call.rule.scale.at_length(torch.full((1,), max(1, call.keys), dtype=dtype)))
+    if one_for_all and not (*call.rule.scale.parameters(), *call.rule.scale.buffers()):
+        one = call.rule.scale.at_length(torch.full((1,), max(1, call.keys), dtype=dtype))
+        if not isinstance(one, Tensor) or (one.numel() == 1 and not one.requires_grad):
+            return float(one)
     n = masks.row_counts(call).clamp(min=1).to(dtype)
     return call.rule.scale.at_length(n.expand(*call.logits_shape[:-1], 1))
 

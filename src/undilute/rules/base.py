@@ -18,6 +18,7 @@ from undilute.rules.parameters import Parametrised, count
 
 Hide = Callable[[float], object]
 Divisor = Tensor | float
+LOWEST = -1e30  # below any logit that ``hide`` meets: e^LOWEST is 0, and 0 · LOWEST is 0 too
 
 
 class Scale(Parametrised):
@@ -51,6 +52,16 @@ class Scale(Parametrised):
         A number, or a tensor that broadcasts to (..., 1).
         """
         return self.at_length(rows.count_visible(visible, logits.dtype))
+
+    def multiply_(self, logits: Tensor, spare: Tensor, hide: Hide) -> None:
+        """The same for a scale that reads the logits, in place and without gradient: an optional short cut for speed.
+
+        Parameters
+        ----------
+        logits : (..., rows, keys), finite, to be multiplied; hidden keys may end as anything finite
+        spare, hide : as in ``Map.weigh_``
+        """
+        raise TypeError(f"{type(self).__name__} has no in-place form")
 
     @property
     def is_foldable(self) -> bool:

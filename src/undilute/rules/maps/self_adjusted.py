@@ -18,15 +18,12 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.rules.base import Divisor, Hide, Map
+from undilute.rules.base import LOWEST, Divisor, Hide, Map
 from undilute.rules.maps.softmax import softmax_over
 from undilute.rules.registry import register
 from undilute.rules.rows import masked_max, masked_min
 
 Variant = Literal["V0", "V1", "V2", "V3"]
-
-
-LOWEST = -1e30  # e^LOWEST is 0, and 0 · LOWEST is 0 too
 
 
 class SelfAdjusted(Map):

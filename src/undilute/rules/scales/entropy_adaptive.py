@@ -22,7 +22,7 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.measures.entropy import entropy_of_logits
-from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.base import LOWEST, Hide, Map, Rule, Scale
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.parameters import number
 from undilute.rules.registry import register
@@ -70,6 +70,15 @@ class EntropyAdaptive(Scale):
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         return self.beta(entropy_of_logits(logits, visible)[..., None])
+
+    def multiply_(self, logits: Tensor, spare: Tensor, hide: Hide) -> None:
+        hide(LOWEST)
+        logits.sub_(top := logits.amax(-1, keepdim=True))
+        e = torch.exp(logits, out=spare)
+        total = e.sum(-1, keepdim=True)
+        H = total.log() - e.mul_(logits).sum(-1, keepdim=True) / total
+        hide(0.0)
+        logits.add_(top).mul_(self.beta(H))
 
     def bound(self, n: int) -> float:
         return self._largest(self._polynomial, n, lowest=1.0)
