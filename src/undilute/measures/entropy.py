@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from undilute.measures.registry import measure
+from undilute.measures.rows import Rows
+
 
 def entropy(weights: Tensor) -> Tensor:
     """Shannon entropy of each row, in nats.
@@ -47,3 +50,15 @@ def entropy_of_logits(logits: Tensor, visible: Tensor) -> Tensor:
     total = e.sum(-1)
     total = total.masked_fill(total == 0, 1.0)
     return total.log() - (e * centred).sum(-1) / total
+
+
+@measure("entropy", label="entropy", formula="H = −Σ p ln p", unit="nats", beside_sink=True)
+def entropy_of_attention(rows: Rows) -> Tensor:
+    """(heads, rows), of the attention that goes to keys."""
+    return rows.derived(entropy_of_rows)
+
+
+def entropy_of_rows(rows: Rows) -> Tensor:
+    """(heads, rows): H = ln Σe^(z−m) − Σ p·(z−m), one product of the weights with the logits."""
+    mean = rows.probabilities.unsqueeze(-2) @ rows.below.unsqueeze(-1)
+    return (rows.total.log() - mean.squeeze(-1)).squeeze(-1).clamp(min=0.0)

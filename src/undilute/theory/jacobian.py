@@ -100,7 +100,7 @@ def spectral_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | No
     tensor([0.5000, 0.3344, 0.0000], dtype=torch.float64)
     """
     T = numbers("temperature", temperature, above=0.0)
-    return _largest_eigenvalue(distribution("weights", weights, visible)) / T
+    return largest_eigenvalue(distribution("weights", weights, visible)) / T
 
 
 def spectral_bounds(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Bounds:
@@ -292,7 +292,7 @@ def entmax_spectral_norm(
     p, T = distribution("weights", weights, visible), numbers("temperature", temperature, above=0.0)
     exponent = 2 - numbers("alpha", alpha, at_least=1.0).unsqueeze(-1)
     log_u = (exponent * p.clamp(min=torch.finfo(p.dtype).tiny).log()).masked_fill(p == 0, -torch.inf)
-    return log_u.logsumexp(-1).exp() * _largest_eigenvalue(log_u.softmax(-1)) / T
+    return log_u.logsumexp(-1).exp() * largest_eigenvalue(log_u.softmax(-1)) / T
 
 
 def normaliser_spectral_norm(weights: Array, log_slopes: Array, visible: Tensor | None = None) -> Tensor:
@@ -518,8 +518,8 @@ def swap_distance(epsilon: Array, temperature: Array = 1.0) -> Tensor:
     return (ratio.tanh() + (ratio / 2).tanh()) / math.sqrt(2)
 
 
-def _largest_eigenvalue(p: Tensor) -> Tensor:
-    """λ_max of diag(p) − ppᵀ for rows p (..., n) that sum to 1."""
+def largest_eigenvalue(p: Tensor) -> Tensor:
+    """λ_max of diag(p) − ppᵀ for rows p (..., n) that sum to 1, in p's own precision and without any check."""
     root = _solve_secular(p)
     eigenvalue = root.second + root.share * (root.top - root.second)
     return torch.where(root.regular, eigenvalue, root.second).squeeze(-1)
@@ -527,19 +527,21 @@ def _largest_eigenvalue(p: Tensor) -> Tensor:
 
 def _solve_secular(p: Tensor) -> _Secular:
     """Newton's method on K(s) of the module's docstring, for every row at once."""
+    rounding = 4 * torch.finfo(p.dtype).eps
     top, index, rest = _set_apart(p)
     second = rest.amax(-1, keepdim=True)
     regular = (top > second) & (second > 0)
     distance = (second - rest) / (top - second).masked_fill(~regular, 1.0)
     share = torch.where(regular, second / (top + second), 0.5)
     for _ in range(NEWTON_STEPS):
-        reach = share + distance
-        terms = rest / reach
-        R, slope = terms.sum(-1, keepdim=True), (terms * (share / reach)).sum(-1, keepdim=True)  # slope = −s·R′(s)
+        nearness = share / (distance + share)  # between 0 and 1: nothing overflows
+        terms = rest * nearness
+        R = terms.sum(-1, keepdim=True) / share
+        slope = (terms.unsqueeze(-2) @ nearness.unsqueeze(-1)).squeeze(-1) / share  # −s·R′(s)
         growth = R * ((1 - share) * R / top - 1) / (share * R.square() / top + slope)
         growth = torch.where(regular, growth, 0.0)
         share = share * (1 + growth)
-        if bool((growth <= ROUNDING).all()):
+        if bool((growth <= rounding).all()):
             break
     return _Secular(top, second, index, regular, share, rest, distance)
 

@@ -1,0 +1,156 @@
+"""How far is what a row leaves out from what it selects, and can the selected be told apart?
+
+With I the N heaviest keys, vᵢ = pᵢxᵢ, s = Σ_{i∈I} vᵢ and x̄ = Σ vᵢ (Mudarisov et al., arXiv:2508.17821, corrected;
+proofs in ``undilute.theory.distance`` and ``undilute.theory.separability``):
+    d̃ = Σ_{i∉I} ‖vᵢ − s‖
+    expected over random sets of N:  (1−N/n) Σ cᵢ ≤ E ≤ (1−N/n) Σ √(cᵢ² + Vᵢ),  cᵢ = ‖(1+q)vᵢ − q·x̄‖, q = N/(n−1)
+    bound:  d̃ ≤ (1−A)·max_{i∉I}‖xᵢ‖ + A(n−N)·max_{i∈I}‖xᵢ‖,  A = Σ_{i∈I} pᵢ; Theorem 1 with its largest distance between
+            a selected and another vector replaced by the sum of their lengths, which is linear in n
+    N_s/N = share of i ∈ I with ‖vᵢ − s‖ < r, r = distance of the nearest key left out (open ball).
+N_s/N has degeneracies: it is 1 for N = 1 and N = n, s contains the selected vectors themselves, and a head that puts
+nearly everything on one key scores 1/N.
+
+Every length is expanded, ‖pᵢxᵢ − s‖² = pᵢ²‖xᵢ‖² − 2pᵢ⟨xᵢ, s⟩ + ‖s‖², so that rows × keys × features is a matrix product
+and never a tensor. Between near-equal vectors that cancels; the selected keys, where it happens, are taken one by one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from undilute.measures.registry import measure
+from undilute.measures.rows import Rows
+
+
+@measure("distance", label="representation distance d̃", formula="Σ_{i∉I} ‖pᵢxᵢ − s‖", needs_x=True)
+def distance(rows: Rows) -> Tensor:
+    """(heads, rows)."""
+    return rows.derived(Selection).distance
+
+
+@measure("expected_distance", label="d̃ of a random selection, at least", formula="(1−N/n) Σ cᵢ", needs_x=True)
+def expected_distance(rows: Rows) -> Tensor:
+    """(heads, rows): the main term, a lower bound of the expectation."""
+    return rows.derived(Expectation).lower
+
+
+@measure(
+    "expected_distance_upper", label="d̃ of a random selection, at most", formula="(1−N/n) Σ √(cᵢ²+Vᵢ)", needs_x=True
+)
+def expected_distance_upper(rows: Rows) -> Tensor:
+    """(heads, rows)."""
+    return rows.derived(Expectation).upper
+
+
+@measure(
+    "distance_bound", label="Theorem 1's bound on d̃", formula="(1−A)·max_{i∉I}‖xᵢ‖ + A(n−N)·max_{i∈I}‖xᵢ‖", needs_x=True
+)
+def distance_bound(rows: Rows) -> Tensor:
+    """(heads, rows)."""
+    return rows.derived(Selection).bound
+
+
+@measure("separable_fraction", label="separable share N_s/N", formula="#{i ∈ I : ‖pᵢxᵢ − s‖ < r} / N", needs_x=True)
+def separable_fraction(rows: Rows) -> Tensor:
+    """(heads, rows)."""
+    return rows.derived(Selection).separable
+
+
+class Products:
+    """x and its products with vectors of each row, for heads that share key heads.
+
+    Attributes
+    ----------
+    squares : (heads, 1, keys), ‖xᵢ‖²
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        assert rows.x is not None
+        self.x, self.heads = rows.x.to(rows.logits.dtype), rows.logits.shape[0]
+        groups = self.heads // self.x.shape[0]
+        self.squares = self.x.square().sum(-1).repeat_interleave(groups, 0)[:, None]
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """(heads, rows, features) → (heads, rows, keys): ⟨xᵢ, vector of the row⟩."""
+        heads, rows, features = vectors.shape
+        grouped = vectors.reshape(self.x.shape[0], -1, features) @ self.x.transpose(-1, -2)
+        return grouped.view(heads, rows, -1)
+
+    def mean(self, weights: Tensor) -> Tensor:
+        """(heads, rows, keys) → (heads, rows, features): Σ weight · x."""
+        heads, rows, keys = weights.shape
+        return (weights.reshape(self.x.shape[0], -1, keys) @ self.x).view(heads, rows, -1)
+
+    def picked(self, indices: Tensor, key_head: Tensor) -> Tensor:
+        """(heads, rows, N) → (heads, rows, N, features): the vectors at these keys."""
+        vectors: Tensor = self.x[key_head[:, None, None], indices]
+        return vectors
+
+
+class Selection:
+    """d̃, its bound and N_s/N of the N heaviest keys; (heads, rows) each."""
+
+    def __init__(self, rows: Rows) -> None:
+        products, p = rows.derived(Products), rows.probabilities
+        heaviest, indices = rows.heaviest
+        seen = torch.arange(indices.shape[-1], device=p.device) < rows.n[..., None]
+        selected = products.picked(indices, rows.key_head)  # (heads, rows, N, features)
+        v = heaviest[..., None] * selected
+        s = v.sum(-2)
+        outside = self._outside(rows, indices)
+        apart = self._apart(products, p, s)
+        self.distance = (apart * outside).sum(-1)
+        own = torch.linalg.vector_norm(v - s[..., None, :], dim=-1)
+        nearest = torch.where(outside > 0, apart, torch.inf).amin(-1, keepdim=True)
+        count = seen.sum(-1).expand(own.shape[:-1])
+        self.separable: Tensor = ((own < nearest) & seen).sum(-1) / count.clamp(min=1).to(p.dtype)
+        self.bound = self._bound(rows, products, selected, seen, outside)
+
+    @staticmethod
+    def _outside(rows: Rows, indices: Tensor) -> Tensor:
+        """(heads, rows, keys): 1 for keys that are seen and not selected, else 0."""
+        p = rows.probabilities
+        if rows.visible is None:
+            return torch.ones_like(p).scatter_(-1, indices, 0.0)
+        return rows.visible.to(p.dtype).expand(p.shape).scatter(-1, indices, 0.0)
+
+    @staticmethod
+    def _apart(products: Products, p: Tensor, s: Tensor) -> Tensor:
+        """(heads, rows, keys): ‖pᵢxᵢ − s‖."""
+        squares = (p * products.squares).sub_(products.times(s), alpha=2.0).mul_(p)
+        return squares.add_(s.square().sum(-1, keepdim=True)).clamp_(min=0.0).sqrt_()
+
+    @staticmethod
+    def _bound(rows: Rows, products: Products, selected: Tensor, seen: Tensor, outside: Tensor) -> Tensor:
+        A, left = rows.heaviest[0].sum(-1), outside.sum(-1)
+        longest = selected.square().sum(-1).masked_fill(~seen, 0.0).amax(-1).sqrt()
+        return (1 - A) * (products.squares * outside).amax(-1).sqrt() + A * left * longest
+
+
+class Expectation:
+    """Bounds of E[d̃] over sets of N keys drawn at random; (heads, rows) each."""
+
+    def __init__(self, rows: Rows) -> None:
+        products, p = rows.derived(Products), rows.probabilities
+        n = rows.n[..., None].expand(*p.shape[:-1], 1)
+        N = n.clamp(max=float(rows.settings.top))
+        q, left = N / (n - 1).clamp(min=1), 1 - N / n.clamp(min=1)
+        mean = products.mean(p)
+        lengths = mean.square().sum(-1, keepdim=True)
+        squares = p.square().mul_(products.squares)  # ‖vᵢ‖²
+        inner = products.times(mean).mul_(p)  # ⟨vᵢ, x̄⟩
+        centres = ((1 + q).square() * squares).addcmul_(inner, -2 * q * (1 + q)).add_(q.square() * lengths)
+        centres.clamp_(min=0.0)
+        others = squares.sum(-1, keepdim=True) - squares  # Σ_{j≠i} ‖vⱼ‖²
+        rest = (lengths - 2 * inner).add_(squares).div_((n - 1).clamp(min=1))  # ‖x̄ − vᵢ‖² / (n−1)
+        share = q * (n - 1 - N).clamp(min=0.0) / (n - 2).clamp(min=1)
+        variances = others.sub_(rest).clamp_(min=0.0).mul_(share)
+        self.lower = self._sum(rows, centres.sqrt(), left)
+        self.upper = self._sum(rows, variances.add_(centres).sqrt_(), left)
+
+    @staticmethod
+    def _sum(rows: Rows, lengths: Tensor, left: Tensor) -> Tensor:
+        if rows.visible is not None:
+            lengths = lengths * rows.visible
+        return lengths.sum(-1) * left.squeeze(-1)

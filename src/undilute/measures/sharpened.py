@@ -1,0 +1,34 @@
+"""What would the heaviest key get if the logits were multiplied by β?  max p^β / Σ p^β: powers of the weights say it.
+
+From β = 1, 2 and 4 a diagnosis reads which scale would hold a weight.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from undilute.measures.collision import sum_of_squares
+from undilute.measures.registry import measure
+from undilute.measures.rows import Rows
+
+
+@measure("top_weight_doubled", label="top weight with logits doubled", formula="max p² / Σ p²", beside_sink=True)
+def top_weight_doubled(rows: Rows) -> Tensor:
+    """(heads, rows), of the attention that goes to keys."""
+    return _share(_top(rows).square(), rows.derived(sum_of_squares))
+
+
+@measure("top_weight_quadrupled", label="top weight with logits × 4", formula="max p⁴ / Σ p⁴", beside_sink=True)
+def top_weight_quadrupled(rows: Rows) -> Tensor:
+    """(heads, rows), of the attention that goes to keys."""
+    squares = rows.probabilities.square().clamp_(min=1e-18)  # so that no fourth power is a denormal number
+    fourth = (squares.unsqueeze(-2) @ squares.unsqueeze(-1)).squeeze((-2, -1))
+    return _share(_top(rows).square().square(), fourth)
+
+
+def _top(rows: Rows) -> Tensor:
+    return rows.heaviest[0][..., 0]
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    return part / whole.masked_fill(whole == 0, 1.0)

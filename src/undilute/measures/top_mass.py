@@ -1,0 +1,14 @@
+"""How much do the N heaviest keys get together?"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from undilute.measures.registry import measure
+from undilute.measures.rows import Rows
+
+
+@measure("top_mass", label="mass of the top N", formula="Σ of the N largest p", beside_sink=True)
+def top_mass(rows: Rows) -> Tensor:
+    """(heads, rows)."""
+    return (rows.heaviest[0].sum(-1, keepdim=True) * rows.kept).squeeze(-1)

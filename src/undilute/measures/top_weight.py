@@ -1,0 +1,14 @@
+"""How much does the heaviest key get?  max p, the number that dilution eats."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from undilute.measures.registry import measure
+from undilute.measures.rows import Rows
+
+
+@measure("top_weight", label="top weight", formula="max p", beside_sink=True)
+def top_weight(rows: Rows) -> Tensor:
+    """(heads, rows)."""
+    return (rows.heaviest[0][..., :1] * rows.kept).squeeze(-1)

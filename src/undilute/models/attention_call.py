@@ -1,0 +1,192 @@
+"""What did one attention call of a model see?  Its logits and visible keys, for any few rows, as the model has them.
+
+Everything a Hugging Face attention function is given: masks as bool, as numbers to add, as padding per batch (flash) or
+left out because the call is causal; grouped heads; caches longer than the queries; soft caps, position biases and
+learned sinks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from undilute.errors import InvalidValue
+
+
+@dataclass(eq=False)
+class AttentionCall:
+    """One call of an attention function.
+
+    Attributes
+    ----------
+    module : the attention layer
+    implementation : "sdpa", "eager", "flash_attention_2", …: it decides what a missing mask means
+    query : (batch, heads, queries, features)
+    key, value : (batch, key heads, keys, features)
+    mask : None, (batch, 1 or heads, queries, keys) bool or to be added, or (batch, keys) padding
+    options : whatever else the function was given
+    """
+
+    module: nn.Module
+    implementation: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Any
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.mask is not None and not isinstance(self.mask, Tensor):
+            raise InvalidValue(
+                f"attn_implementation = {self.implementation!r} hides its mask in a {type(self.mask).__name__}, which "
+                "cannot be read: load the model with attn_implementation='sdpa'."
+            )
+        self.query, self.key, self.value = (t.detach() for t in (self.query, self.key, self.value))
+
+    @property
+    def queries(self) -> int:
+        return self.query.shape[2]
+
+    @cached_property
+    def keys(self) -> int:
+        """Keys that count: a cache that is longer than what it holds is cut where torch's attention cuts it."""
+        return self.queries if self._is_prefill_of_static_cache else self.key.shape[2]
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether causality comes from a flag, because there is no mask that says so."""
+        if self.implementation == "eager" or (self.mask is not None and self.mask.ndim == 4) or self.queries == 1:
+            return False
+        flag = self.options.get("is_causal")
+        return bool(getattr(self.module, "is_causal", True) if flag is None else flag)
+
+    @cached_property
+    def offset(self) -> int:
+        """Index of the first query's own key."""
+        if self.queries == self.keys or self.mask is None or self.mask.ndim != 4:
+            return self.keys - self.queries
+        seen = self._seen(self.mask[:, :, -1]).flatten(0, -2).any(0).nonzero()
+        last = int(seen[-1]) if len(seen) else self.keys - 1
+        return last - (self.queries - 1)
+
+    @cached_property
+    def looks_ahead(self) -> bool:
+        """Whether a query sees keys after its own: an encoder."""
+        if self.causal or self.queries == 1:
+            return False
+        if self.mask is None or self.mask.ndim == 2:
+            return True
+        return bool(self._seen(self.mask[:, :, 0, max(self.offset, 0) + 1 : self.keys]).any())
+
+    @property
+    def window(self) -> int | None:
+        """How many keys back a query of this layer sees, if it is told."""
+        window: int | None = self.options.get("sliding_window") or getattr(self.module, "sliding_window", None)
+        return window
+
+    def real(self, batch: int) -> Tensor:
+        """(queries,) bool: queries that are no padding, because they see their own key."""
+        own = torch.arange(self.queries, device=self.query.device) + self.offset
+        if self.mask is None:
+            return torch.ones_like(own, dtype=torch.bool)
+        if self.mask.ndim == 2:
+            padding: Tensor = self.mask[batch].bool()
+            return padding[own]
+        mask = self.mask[min(batch, self.mask.shape[0] - 1), 0]
+        return self._seen(mask[torch.arange(self.queries, device=own.device), own.clamp(0, mask.shape[-1] - 1)])
+
+    def position(self, batch: int, query: int) -> int | None:
+        """The position that the model gives a query, if it is told: what a cache has dropped is counted too."""
+        ids = self.options.get("position_ids")
+        return int(ids[min(batch, ids.shape[0] - 1), query]) if isinstance(ids, Tensor) and ids.ndim == 2 else None
+
+    def visible(self, batch: int, rows: Tensor, keys: int) -> Tensor | None:
+        """Which of the first ``keys`` keys some rows see: (rows, keys) or (heads, rows, keys) bool, None if all.
+
+        Parameters
+        ----------
+        batch : index in the batch
+        rows : (rows,), indices of queries
+        keys : how many keys to look at
+        """
+        seen: Tensor | None = None
+        if self.mask is not None and self.mask.ndim == 2:
+            seen = self.mask[batch, :keys].bool()[None].expand(len(rows), -1)
+        elif self.mask is not None:
+            mask = self._seen(self.mask[min(batch, self.mask.shape[0] - 1)][:, rows, :keys])
+            seen = mask[0] if mask.shape[0] == 1 else mask
+        if self.causal:
+            behind = (rows + self.offset)[:, None] - torch.arange(keys, device=rows.device)
+            near = behind >= 0
+            window = self.options.get("sliding_window")
+            if window and "flash" in self.implementation:
+                near = near & (behind < window)
+            seen = near if seen is None else seen & near
+        return seen
+
+    def logits(self, batch: int, rows: Tensor, keys: int) -> Tensor:
+        """The logits of some rows against the first ``keys`` keys, (heads, rows, keys), anything where hidden."""
+        q, k = self.full(self.query[batch][:, rows]), self.full(self.key[batch][:, :keys])
+        heads, count, features = q.shape
+        z = (q.reshape(k.shape[0], -1, features) @ k.transpose(-1, -2)).view(heads, count, keys) * self.scale
+        softcap = self.options.get("softcap")
+        if softcap is not None:
+            z = torch.tanh(z / softcap) * softcap
+        bias = self.bias(batch, rows, keys)
+        return z if bias is None else z + bias
+
+    def bias(self, batch: int, rows: Tensor, keys: int) -> Tensor | None:
+        """What is added to the logits beside hiding keys: (1 or heads, rows, keys), or None."""
+        added: Tensor | None = self.options.get("position_bias")
+        if added is not None:
+            added = self.full(added[min(batch, added.shape[0] - 1)][:, rows, :keys])
+        if self.mask is not None and self.mask.ndim == 4 and self.mask.dtype != torch.bool:
+            mask = self.mask[min(batch, self.mask.shape[0] - 1)][:, rows, :keys]
+            shown = self.full(mask.masked_fill(~self._seen(mask), 0.0))
+            if shown.any():
+                added = shown if added is None else added + shown
+        return added
+
+    def reach(self, batch: int, rows: Tensor, keys: int, visible: Tensor | None) -> Tensor | None:
+        """(heads, rows): ‖q‖·max‖k‖·scale over the keys that each row sees; None if a bias is added."""
+        if self.bias(batch, rows, keys) is not None or (visible is not None and visible.ndim == 3):
+            return None
+        lengths = self.full(self.key[batch][:, :keys]).norm(dim=-1)[:, None]  # (key heads, 1, keys)
+        longest = (lengths if visible is None else lengths * visible).amax(-1)
+        groups = self.query.shape[1] // longest.shape[0]
+        reach: Tensor = self.full(self.query[batch][:, rows]).norm(dim=-1) * longest.repeat_interleave(groups, 0)
+        return reach * self.scale
+
+    @property
+    def outside(self) -> Tensor | None:
+        """(heads, 1): the logit of a learned sink that is no key, as gpt-oss has it."""
+        sink: Tensor | None = self.options.get("s_aux")
+        return None if sink is None else self.full(sink.detach().reshape(-1, 1))
+
+    @property
+    def scale(self) -> float:
+        scaling = self.options.get("scaling")
+        return float(self.query.shape[-1] ** -0.5 if scaling is None else scaling)
+
+    @staticmethod
+    def full(t: Tensor) -> Tensor:
+        """At least single precision: half-precision logits would not tell close keys apart."""
+        return t if t.dtype == torch.float64 else t.float()
+
+    @staticmethod
+    def _seen(mask: Tensor) -> Tensor:
+        """What a mask shows: bool masks say so; in masks to be added, the lowest number or −∞ hides."""
+        return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+    @property
+    def _is_prefill_of_static_cache(self) -> bool:
+        return (
+            self.mask is None
+            and self.causal
+            and self.key.shape[2] > self.queries
+            and "flash" not in self.implementation
+        )

@@ -1,0 +1,337 @@
+"""What did any forward pass attend to?  Measures of sampled rows, taken while the model runs.
+
+    with undilute.capture(model, rows=128) as c:
+        model(ids)
+    c.frame()
+
+A row t of a causal model sees t + 1 keys, so rows at log-spaced positions of one pass give every measure over context
+length. Only those rows' logits are computed again, a block at a time; nothing is ever as large as n × n, and the
+model's own attention function still makes its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from undilute.errors import InvalidValue, MissingExtra
+from undilute.measures import registry
+from undilute.measures.rows import Rows, Settings
+from undilute.models.attention_call import AttentionCall
+from undilute.models.intercept import Attention, intercepted
+from undilute.rules.parameters import count
+
+if TYPE_CHECKING:
+    import pandas
+
+X = Literal["values", "input"]
+BLOCK = 2**17  # logits measured at a time: what a core's cache holds
+SHORTEST = 16  # sampled rows of a long pass see at least so many keys: shorter ones say nothing about length
+SHOWN = 8  # heaviest keys kept of each row, for reading
+
+
+@dataclass
+class LayerSample:
+    """The sampled rows of one attention layer, over all calls.
+
+    Attributes
+    ----------
+    name : the layer's name in the model
+    index : its place among the layers, in the order in which they first ran
+    batch, position, n : (rows,): which sequence, the query's position in it, and the keys it sees
+    measures : name → (heads, rows), float64
+    keys, key_weights : (heads, rows, ≤ 8): the heaviest keys' positions and weights, heaviest first
+    looks_ahead : whether queries see later keys, as in an encoder
+    """
+
+    name: str
+    index: int
+    batch: NDArray[np.int64]
+    position: NDArray[np.int64]
+    n: NDArray[np.int64]
+    measures: dict[str, NDArray[np.float64]]
+    keys: NDArray[np.int64]
+    key_weights: NDArray[np.float64]
+    looks_ahead: bool
+
+    @property
+    def heads(self) -> int:
+        return len(self.keys)
+
+
+@dataclass
+class _Piece:
+    """What one block of rows of one call gave."""
+
+    batch: int
+    own: Tensor
+    first: int
+    n: Tensor
+    measures: dict[str, Tensor]
+    keys: Tensor
+    key_weights: Tensor
+
+
+@dataclass(eq=False)
+class Capture(AbstractContextManager["Capture"]):
+    """The context manager behind :func:`capture`; afterwards it holds what was measured."""
+
+    model: nn.Module
+    rows: int
+    measures: list[registry.Measure]
+    settings: Settings
+    x: X
+    on_layer: Callable[[str], None] | None = None
+    _pieces: dict[str, list[_Piece]] = field(default_factory=dict, init=False)
+    _ahead: dict[str, bool] = field(default_factory=dict, init=False)
+    _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
+    _names: dict[nn.Module, str] = field(default_factory=dict, init=False)
+    _inputs: dict[nn.Module, Tensor] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> Capture:
+        if self._undo:
+            raise InvalidValue("this capture is running already: must be left before it is entered again.")
+        interception = intercepted(self.model, self._around)
+        interception.__enter__()
+        self._undo = [lambda: interception.__exit__(None, None, None)]
+        self._names = {module: name for name, module in self.model.named_modules()}
+        if any(each.needs_x for each in self.measures) and self.x == "input":
+            self._undo += [hook.remove for hook in self._input_hooks()]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._undo:
+            self._undo.pop()()
+        self._inputs.clear()
+
+    @property
+    def layers(self) -> list[LayerSample]:
+        """What was measured, one entry per attention layer, in the order in which they ran."""
+        return [
+            self._joined(index, name, pieces) for index, (name, pieces) in enumerate(self._pieces.items()) if pieces
+        ]
+
+    def clear(self) -> None:
+        """Forget what was measured so far."""
+        self._pieces.clear()
+
+    def frame(self) -> pandas.DataFrame:
+        """One line per layer, head and sampled row, with a column for each measure."""
+        return frame_of(self.layers)
+
+    def _around(self, implementation: str, function: Attention) -> Attention:
+        def attend(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
+        ) -> Any:
+            result = function(module, query, key, value, mask, *args, **options)
+            with torch.no_grad():
+                self._measure(AttentionCall(module, implementation, query, key, value, mask, options))
+            return result
+
+        return attend
+
+    def _measure(self, call: AttentionCall) -> None:
+        name = self._names.get(call.module, type(call.module).__name__)
+        pieces = self._pieces.setdefault(name, [])
+        self._ahead[name] = self._ahead.get(name, False) or call.looks_ahead
+        for batch in range(call.query.shape[0]):
+            real = call.real(batch).nonzero().squeeze(-1)
+            if not len(real):
+                continue
+            chosen = sampled(real, self.rows, evenly=call.looks_ahead)
+            first = self._first_key(call, batch, real[:1])
+            for rows in blocks(call, chosen):
+                pieces.append(self._piece(call, batch, rows, first))
+        if self.on_layer is not None:
+            self.on_layer(name)
+
+    def _piece(self, call: AttentionCall, batch: int, rows: Tensor, first: int) -> _Piece:
+        own = rows + call.offset
+        keys = call.keys if call.looks_ahead else min(call.keys, int(own[-1]) + 1)
+        visible = call.visible(batch, rows, keys)
+        if visible is not None and bool(visible.all()):
+            visible = None
+        block = Rows(
+            call.logits(batch, rows, keys),
+            visible,
+            own,
+            first=first,
+            outside=call.outside,
+            reach=call.reach(batch, rows, keys, visible),
+            x=self._vectors(call, batch, keys),
+            settings=self.settings,
+        )
+        measured = {each.name: each.compute(block).double().cpu() for each in self.measures}
+        weights, indices = block.probabilities.topk(min(SHOWN, keys), dim=-1)
+        n = block.n[0].long().cpu()
+        return _Piece(batch, own.cpu(), first, n, measured, indices.cpu(), (weights * block.kept).double().cpu())
+
+    def _first_key(self, call: AttentionCall, batch: int, query: Tensor) -> int:
+        """Index of the sequence's first real token, where a sink would be; below 0 if a window's cache has dropped it.
+
+        The first real query of a pass sees that token, unless it continues a cache beyond its window.
+        """
+        position = call.position(batch, int(query))
+        if call.window and call.queries < call.keys and position is not None and position >= call.window:
+            return int(query) + call.offset - position
+        seen = call.visible(batch, query, call.keys)
+        return 0 if seen is None else int(seen.flatten(0, -2).any(0).int().argmax())
+
+    def _vectors(self, call: AttentionCall, batch: int, keys: int) -> Tensor | None:
+        if not any(each.needs_x for each in self.measures):
+            return None
+        if self.x == "values":
+            return call.value[batch][:, :keys]
+        given = self._inputs.get(call.module)
+        if given is None or given.shape[1] < call.keys:
+            raise InvalidValue(
+                f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
+                "does); use x = 'values', or run the model without a cache."
+            )
+        return given[batch, :keys][None]
+
+    def _input_hooks(self) -> Iterator[Any]:
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given = kwargs.get("hidden_states", args[0] if args else None)
+            if isinstance(given, Tensor) and given.ndim == 3:
+                self._inputs[module] = given.detach()
+
+        for module in self.model.modules():
+            if "attention" in type(module).__name__.lower():
+                yield module.register_forward_pre_hook(keep, with_kwargs=True)
+
+    def _joined(self, index: int, name: str, pieces: list[_Piece]) -> LayerSample:
+        def rows(tensors: Iterable[Tensor]) -> NDArray[Any]:
+            return torch.cat(list(tensors), 1).numpy()
+
+        shown = min(piece.keys.shape[-1] for piece in pieces)
+        return LayerSample(
+            name=name,
+            index=index,
+            batch=np.concatenate([np.full(len(piece.own), piece.batch) for piece in pieces]),
+            position=torch.cat([piece.own - piece.first for piece in pieces]).numpy(),
+            n=torch.cat([piece.n for piece in pieces]).numpy(),
+            measures={each.name: rows(piece.measures[each.name] for piece in pieces) for each in self.measures},
+            keys=rows(piece.keys[..., :shown] - piece.first for piece in pieces),
+            key_weights=rows(piece.key_weights[..., :shown] for piece in pieces),
+            looks_ahead=self._ahead[name],
+        )
+
+
+def capture(
+    model: nn.Module,
+    rows: int = 128,
+    *,
+    measures: Iterable[str] | None = None,
+    x: X = "values",
+    top: int = 5,
+    sinks: int = 1,
+    recent: int = 64,
+    on_layer: Callable[[str], None] | None = None,
+) -> Capture:
+    """Measure what a Hugging Face model attends to while it runs; its output stays the same.
+
+    Parameters
+    ----------
+    model : any causal language model or encoder whose attention goes through ``AttentionInterface``, with whatever
+        implementation it has; it is put back as it was on exit, also after an error
+    rows : how many rows of each call, sequence and head to measure: log-spaced for a causal pass, evenly spaced for an
+        encoder's, all of them if there are no more
+    measures : names from ``undilute.measures.registry``; all by default
+    x : what the weights select from in d̃ and N_s/N: the layer's "values", or its "input"
+    top : the N of top-N mass, d̃ and N_s/N
+    sinks : how many of the first tokens count as sink
+    recent : how many of the last keys count as recent
+    on_layer : called with the layer's name after each attention call, for progress
+
+    Returns
+    -------
+    Capture
+        With ``layers`` (:class:`LayerSample`), ``frame()`` and ``clear()``.
+
+    Examples
+    --------
+    >>> import torch, transformers, undilute as ud
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50)
+    >>> model = transformers.GPT2LMHeadModel(config)
+    >>> with ud.capture(model, rows=8, measures=["entropy"]) as c:
+    ...     _ = model(torch.arange(40)[None])
+    >>> len(c.layers), c.layers[0].measures["entropy"].shape, c.layers[0].n.max()
+    (2, (4, 8), np.int64(40))
+    """
+    if x not in ("values", "input"):
+        raise InvalidValue(f"x = {x!r}: must be 'values' or 'input'.")
+    settings = Settings(top=count("top", top), sinks=sinks, recent=count("recent", recent))
+    if not isinstance(sinks, int) or sinks < 0:
+        raise InvalidValue(f"sinks = {sinks!r}: must be a number of tokens, 0 or more.")
+    return Capture(model, count("rows", rows), registry.chosen(measures, x=True), settings, x, on_layer)
+
+
+def sampled(real: Tensor, rows: int, *, evenly: bool) -> Tensor:
+    """Some of the queries that are no padding, in order: log-spaced by how many keys they see, or evenly spaced.
+
+    Parameters
+    ----------
+    real : (queries,), indices in order
+    rows : how many; all if there are no more
+    evenly : evenly spaced instead
+
+    Examples
+    --------
+    >>> sampled(torch.arange(2048), 5, evenly=False)
+    tensor([  15,   53,  180,  608, 2047])
+    """
+    if len(real) <= rows:
+        return real
+    if evenly or rows == 1:
+        places = torch.linspace(0, len(real) - 1, rows).round().long() if rows > 1 else torch.tensor([len(real) - 1])
+    else:
+        shortest = min(SHORTEST, len(real) - rows + 1)
+        places = torch.logspace(np.log2(shortest), np.log2(len(real)), rows, base=2.0, dtype=torch.float64)
+        places = places.round().long() - 1
+        # where log-spacing would take a query twice, the next free one
+        steps = torch.arange(rows)
+        places = (places - steps).cummax(0).values + steps
+        places = places.clamp(max=len(real) - rows + steps)
+    return real[places.to(real.device)]
+
+
+def blocks(call: AttentionCall, rows: Tensor) -> Iterator[Tensor]:
+    """Rows in runs of about ``BLOCK`` logits over all heads."""
+    heads, start = call.query.shape[1], 0
+    stops = (rows + call.offset + 1).tolist() if not call.looks_ahead else [call.keys] * len(rows)
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or heads * (end + 1 - start) * stops[end] > BLOCK:
+            yield rows[start:end]
+            start = end
+
+
+def frame_of(layers: list[LayerSample]) -> pandas.DataFrame:
+    """One line per layer, head and sampled row."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise MissingExtra("pandas", "models") from None
+
+    parts = []
+    for layer in layers:
+        heads, rows = layer.heads, len(layer.n)
+        columns: dict[str, Any] = {
+            "layer": np.full(heads * rows, layer.index),
+            "head": np.repeat(np.arange(heads), rows),
+            "batch": np.tile(layer.batch, heads),
+            "position": np.tile(layer.position, heads),
+            "n": np.tile(layer.n, heads),
+        }
+        parts.append(pandas.DataFrame(columns | {name: values.ravel() for name, values in layer.measures.items()}))
+    return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
