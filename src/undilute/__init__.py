@@ -6,23 +6,30 @@
 torch.Size([1, 8, 16, 64])
 """
 
-from undilute import losses, measures, nn, rules, structures, theory
+from undilute import integrations, losses, measures, models, nn, rules, structures, theory
+from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
+from undilute.models import capture
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diagnosis",
     "InvalidTensor",
     "InvalidValue",
     "MissingExtra",
     "UndiluteError",
     "UnknownName",
     "attention",
+    "capture",
+    "diagnose",
     "explain",
+    "integrations",
     "losses",
     "measures",
+    "models",
     "nn",
     "rules",
     "set_memory_budget",

@@ -128,6 +128,98 @@ def audit_statements(
         raise typer.Exit(1)
 
 
+@app.command("diagnose")
+def diagnose_model(
+    more: Annotated[list[Path] | None, typer.Argument(help="Further text files, as in --text docs/*.txt.")] = None,
+    model: Annotated[
+        str, typer.Option(help="smollm2, minilm, a hub id such as gpt2, a folder, or a .gguf file.")
+    ] = "smollm2",
+    text: Annotated[list[Path] | None, typer.Option(help="Text to read; by default what CPython ships.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens to read; 2,048 or what there is by default.")] = None,
+    target: Annotated[int, typer.Option(help="The length to forecast.")] = 131_072,
+    rows: Annotated[int, typer.Option(help="Sampled rows of each head.")] = 128,
+    x: Annotated[str, typer.Option(help="What d̃ and N_s/N look at: the layer's values, or its input.")] = "values",
+    top: Annotated[int, typer.Option(help="The N of top-N mass, d̃ and N_s/N.")] = 5,
+    sinks: Annotated[int, typer.Option(help="How many of the first tokens count as sink.")] = 1,
+    recent: Annotated[int, typer.Option(help="How many of the last keys count as recent.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
+    html: Annotated[Path | None, typer.Option(help="Write a page to explore, self-contained.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
+    as_csv: Annotated[Path | None, typer.Option("--csv", help="Write one line per head as CSV.")] = None,
+    cache: Annotated[bool, typer.Option(help="Keep an unpacked GGUF file for the next time.")] = True,
+    trust_remote_code: Annotated[bool, typer.Option(help="Let the model run Python code of its own.")] = False,
+) -> None:
+    """What every head of a model does as context grows: which dilute, from what length, how badly, what would help."""
+    from undilute import models
+    from undilute.diagnosis import diagnose
+    from undilute.models import texts
+    from undilute.report import diagnosis_data, diagnosis_page, diagnosis_text, files
+
+    if length is not None and target < length:
+        raise InvalidValue(f"--target = {target:,}: must not be below --length = {length:,}; a forecast looks ahead.")
+    prose = texts.read([*(text or []), *(more or [])])
+    with console.status(f"loading {model} …"):
+        network, tokenizer = models.load(model, cache=cache, trust_remote_code=trust_remote_code)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("reading …", total=getattr(network.config, "num_hidden_layers", None))
+        found = diagnose(
+            network,
+            tokenizer,
+            prose,
+            length,
+            target,
+            rows=rows,
+            x=x,  # type: ignore[arg-type]  # checked there
+            top=top,
+            sinks=sinks,
+            recent=recent,
+            seed=seed,
+            name=model,
+            on_layer=lambda _: progress.advance(task),
+        )
+        progress.update(task, description="writing …")
+        contents: dict[Path, str | bytes] = {}
+        if html is not None:
+            contents[html] = diagnosis_page.page(found)
+        if as_json is not None:
+            contents[as_json] = diagnosis_data.to_json(found)
+        if as_csv is not None:
+            contents[as_csv] = found.frame().to_csv(index=False)
+    for part in diagnosis_text.terminal(found):
+        console.print(part)
+    for path, content in contents.items():
+        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True)
+
+
+@app.command("bench-diagnosis")
+def bench_diagnosis(
+    model: Annotated[str, typer.Option(help="As for diagnose.")] = "smollm2",
+    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "2048,8192",
+    repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 3,
+    dense: Annotated[int, typer.Option(help="Up to how many tokens to measure output_attentions=True too.")] = 2048,
+    output: Annotated[Path, typer.Option(help="Folder for the file.")] = Path("undilute-out/bench"),
+) -> None:
+    """Time and memory of a diagnosis beside the forward pass it watches, measured in one run: table and JSON."""
+    from undilute import models
+    from undilute.diagnosis.diagnose import tokens
+    from undilute.experiments import diagnosis_cost, speed
+    from undilute.models import texts
+    from undilute.report import files
+
+    sizes = _sizes("--lengths", lengths)
+    count("--repeat", repeat)
+    with console.status(f"loading {model} …"):
+        network, tokenizer = models.load(model)
+    read = [tokens(tokenizer, texts.shipped(), network, length) for length in sizes]
+    with Progress(console=console, transient=True) as progress:
+        every = progress.track(read, description="measuring …")
+        costs = [cost for ids in every for cost in diagnosis_cost.measure(network, ids, repeat=repeat, dense=dense)]
+    console.print(diagnosis_cost.table(costs))
+    command = f"undilute bench-diagnosis --model {model} --lengths {lengths} --repeat {repeat} --dense {dense}"
+    path = files.write(output / "diagnosis.json", diagnosis_cost.to_json(costs, speed.machine(), command))
+    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
 BENCHED = (
     "temperature,ssmax,logn,softmax1,sink,adaptive,sparsemax,entmax15,entmax,sigmoid,sa-softmax,softpick,top-k,hard"
 )
@@ -153,10 +245,7 @@ def bench(
     if "entmax" in chosen:
         chosen["entmax 1.3"] = rules.get("entmax", alpha=1.3)  # its default, 1.5, is entmax15 once more
         del chosen["entmax"]
-    try:
-        sizes = [count("--lengths", int(n)) for n in lengths.split(",")]
-    except ValueError:
-        raise InvalidValue(f"--lengths = {lengths!r}: must be whole numbers separated by commas.") from None
+    sizes = _sizes("--lengths", lengths)
     count("--heads", heads)
     count("--repeat", repeat)
     every = speed.settings(sizes, [s.strip() for s in spreads.split(",")], backward, decode)
@@ -178,3 +267,10 @@ def bench(
     }
     for name, content in contents.items():
         console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)
+
+
+def _sizes(name: str, text: str) -> list[int]:
+    try:
+        return [count(name, int(n)) for n in text.split(",")]
+    except ValueError:
+        raise InvalidValue(f"{name} = {text!r}: must be whole numbers separated by commas.") from None

@@ -1,0 +1,8 @@
+"""Every head over context length: verdict and advice."""
+
+from undilute.diagnosis.diagnose import diagnose
+from undilute.diagnosis.heads import Head, Heads
+from undilute.diagnosis.kinds import Thresholds
+from undilute.diagnosis.result import Diagnosis
+
+__all__ = ["Diagnosis", "Head", "Heads", "Thresholds", "diagnose"]

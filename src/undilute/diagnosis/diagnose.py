@@ -1,0 +1,231 @@
+"""Which heads of a model dilute, from what length, how badly at the length you care about, and what would help?
+
+One forward pass of a causal model is enough: row t sees t + 1 keys, so rows at log-spaced positions give every measure
+over n. An encoder's rows all see the whole input, so it is run at several lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from undilute.diagnosis.kinds import Thresholds
+from undilute.diagnosis.result import Diagnosis, Subject
+from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
+from undilute.errors import InvalidValue
+from undilute.models.capture import Capture, LayerSample, X, capture
+from undilute.models.limits import maximum_length
+from undilute.rules.parameters import count
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+USUAL_LENGTH = 2048
+USUAL_TARGET = 131_072
+SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
+CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
+ENCODER_ROWS = 16  # sampled at each length
+
+
+def diagnose(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    text: str | Tensor,
+    length: int | None = None,
+    target: int = USUAL_TARGET,
+    *,
+    rows: int = 128,
+    measures: Iterable[str] | None = None,
+    x: X = "values",
+    top: int = 5,
+    sinks: int = 1,
+    recent: int = 64,
+    thresholds: Thresholds | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    on_layer: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Measure every head over context length on one text, and say what each does.
+
+    Parameters
+    ----------
+    model : a Hugging Face causal language model or encoder (``undilute.models.load``)
+    tokenizer : its tokenizer; None if ``text`` holds token ids
+    text : the text, or token ids (tokens,)
+    length : tokens to read; by default 2,048, or as many as the text and the model have
+    target : the length to forecast
+    rows : sampled rows of each head
+    measures : names of further measures to keep beside those the verdict needs; all by default
+    x : what the weights select from in d̃ and N_s/N: "values" or the layer's "input"
+    top, sinks, recent : what the measures count, see :func:`undilute.capture`
+    thresholds : between the kinds of heads
+    seed : of the bootstrap intervals
+    name : of the model, for the report
+    on_layer : called with each layer's name when it has been measured, for progress
+
+    Returns
+    -------
+    Diagnosis
+
+    Examples
+    --------
+    >>> import torch, transformers, undilute as ud
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=256)
+    >>> model = transformers.GPT2LMHeadModel(config).eval()
+    >>> d = ud.diagnose(model, None, torch.arange(256) % 50, target=4096)
+    >>> len(d.heads), d.frame().shape[0]
+    (8, 8)
+    """
+    if target < 2:
+        raise InvalidValue(f"target = {target}: must be a number of tokens, at least the length that is measured.")
+    ids = tokens(tokenizer, text, model, length)
+    if target < len(ids):
+        raise InvalidValue(
+            f"target = {target:,}: must not be below the {len(ids):,} tokens that are measured; a forecast looks ahead."
+        )
+    wanted = None if measures is None else [*NEEDED, *measures]
+    capturing = capture(model, rows, measures=wanted, x=x, top=top, sinks=sinks, recent=recent, on_layer=on_layer)
+    layers = measured(model, tokenizer, ids, capturing)
+    question = Question(len(ids), target, sinks, recent, thresholds or Thresholds(), seed)
+    return Diagnosis(
+        subject=Subject(
+            model=name or str(getattr(model.config, "_name_or_path", "")) or type(model).__name__,
+            architecture=type(model).__name__,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            implementation=str(model.config._attn_implementation),
+            maximum_length=maximum_length(model),
+            tokens=pieces(tokenizer, ids),
+            x=x,
+            top=top,
+            sinks=sinks,
+            rows=rows,
+        ),
+        question=question,
+        layers=layers,
+        heads=[head for layer in layers for head in verdicts(layer, question)],
+    )
+
+
+def tokens(
+    tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, model: PreTrainedModel, length: int | None
+) -> Tensor:
+    """The token ids to read: (tokens,)."""
+    limit = maximum_length(model)
+    if length is not None and count("length", length) < SHORTEST_LENGTH:
+        raise InvalidValue(
+            f"length = {length}: must be at least {SHORTEST_LENGTH} tokens, or there is no curve to fit."
+        )
+    if length is not None and limit is not None and length > limit:
+        raise InvalidValue(f"length = {length:,}: {type(model).__name__} reads at most {limit:,} tokens.")
+    wanted = length or min(USUAL_LENGTH, limit or USUAL_LENGTH)
+    ids = text if isinstance(text, Tensor) else _tokenised(tokenizer, text, wanted)
+    if ids.ndim != 1:
+        raise InvalidValue(f"text has shape {tuple(ids.shape)}: token ids must be one sequence, (tokens,).")
+    if len(ids) < (length or SHORTEST_LENGTH):
+        raise InvalidValue(
+            f"the text has {len(ids):,} tokens: must be at least {length or SHORTEST_LENGTH:,}; give a longer text"
+            + (" or a smaller length." if length else ".")
+        )
+    return ids[:wanted]
+
+
+def measured(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, capturing: Capture
+) -> list[LayerSample]:
+    """Run the model over the tokens and return what was captured."""
+    with torch.inference_mode(), _evaluating(model):
+        probe = replace(capturing, rows=2, measures=[], on_layer=None)
+        with probe:
+            _forward(model, ids[: min(4, len(ids))])
+        if not probe.layers:
+            raise InvalidValue(
+                f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its "
+                "attention cannot be read from outside."
+            )
+        if any(layer.looks_ahead for layer in probe.layers):
+            capturing = replace(capturing, rows=min(capturing.rows, ENCODER_ROWS))
+            inputs = [_shortened(tokenizer, ids, length) for length in encoder_lengths(len(ids))]
+        else:
+            inputs = [ids]
+        with capturing:
+            for each in inputs:
+                _forward(model, each)
+    return capturing.layers
+
+
+def encoder_lengths(longest: int) -> list[int]:
+    """Lengths at which an encoder is run: two in each octave.
+
+    Examples
+    --------
+    >>> encoder_lengths(128)
+    [16, 23, 32, 45, 64, 91, 128]
+    """
+    steps = max(2, round(2 * math.log2(longest / 16)) + 1)
+    return [round(n) for n in np.geomspace(16, longest, steps)]
+
+
+def pieces(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor) -> list[str]:
+    """Each token as readable text; its number if there is no tokenizer."""
+    if tokenizer is None:
+        return [str(number) for number in ids.tolist()]
+    return [str(tokenizer.decode([number])) for number in ids.tolist()]
+
+
+def _tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:
+    if tokenizer is None:
+        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+    if not text.strip():
+        raise InvalidValue("the text is empty: must be text to read.")
+    ids = _encode(tokenizer, text[: wanted * CHARACTERS])
+    if len(ids) < wanted and len(text) > wanted * CHARACTERS:
+        ids = _encode(tokenizer, text)
+    return ids
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> Tensor:
+    encoded: Any = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)
+    ids: Tensor = encoded["input_ids"][0]
+    return ids
+
+
+def _shortened(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, length: int) -> Tensor:
+    """The first tokens, closed by the last one if that is the encoder's end mark."""
+    if tokenizer is not None and int(ids[-1]) in set(tokenizer.all_special_ids):
+        return torch.cat([ids[: length - 1], ids[-1:]])
+    return ids[:length]
+
+
+def _forward(model: PreTrainedModel, ids: Tensor) -> None:
+    """One pass without the language-model head, whose logits would be the largest tensor of all."""
+    body = model.base_model
+    output = body(input_ids=ids[None].to(model.device), **({"use_cache": False} if _has_cache(body) else {}))
+    hidden: Tensor = output[0]
+    if not bool(hidden.isfinite().all()):
+        raise InvalidValue(
+            f"{type(model).__name__} computes numbers that are not finite (NaN or infinity): its weights are broken, "
+            f"or {hidden.dtype} is too narrow for them; load it in float32."
+        )
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout; each part is put back into the mode it was in."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _has_cache(body: torch.nn.Module) -> bool:
+    return hasattr(getattr(body, "config", None), "use_cache")

@@ -1,0 +1,83 @@
+"""A diagnosis on a terminal: how many heads of each kind, the worst ones, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from undilute.diagnosis.heads import Head, Heads
+from undilute.diagnosis.kinds import MEANINGS, Kind
+from undilute.diagnosis.result import Diagnosis
+
+COLOURS: dict[Kind, str] = {
+    "diluting": "red",
+    "sharp": "green",
+    "local": "cyan",
+    "sink": "yellow",
+    "diffuse": "magenta",
+}
+WORST = 10
+
+
+def terminal(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    """What to print, in order."""
+    yield headline(diagnosis)
+    yield Padding(_kinds(diagnosis), (1, 0))
+    worst = diagnosis.heads.diluting[:WORST]
+    if worst:
+        yield f"[bold]The {len(worst)} heads that lose most[/] (top weight without the sink)"
+        for head in worst:
+            yield Padding(_sentence(head, diagnosis), (0, 0, 0, 2))
+    yield Text(
+        "One text, one pass. The forecast extends the fitted law; the ceiling holds while logits spread no wider than "
+        "seen.",
+        style="dim",
+    )
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """The outcome in one sentence, in rich's markup."""
+    heads, length, target = diagnosis.heads, diagnosis.question.length, diagnosis.question.target
+    name = escape(diagnosis.subject.model)
+    if not heads.diluting:
+        return f"[bold]{name}[/]: none of {len(heads)} heads dilutes over {length:,} tokens."
+    now, later = _median(heads.diluting, "top_now"), _median(heads.diluting, "top_target")
+    return (
+        f"[bold]{name}[/]: [red bold]{len(heads.diluting)} of {len(heads)} heads dilute[/] over {length:,} tokens; at "
+        f"{target:,} their top weight is forecast to fall from {now:.2g} to {later:.2g} (medians)."
+    )
+
+
+def _kinds(diagnosis: Diagnosis) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("heads", justify="right")
+    table.add_column("kind")
+    table.add_column("what it does")
+    table.add_column("top weight", justify="right")
+    table.add_column(f"at {diagnosis.question.target:,}", justify="right")
+    for kind, number in diagnosis.counts.items():
+        some = diagnosis.heads.of(kind)
+        figures = [f"{_median(some, name):.2g}" if number else "–" for name in ("top_now", "top_target")]
+        table.add_row(str(number), f"[{COLOURS[kind]}]{kind}[/]", MEANINGS[kind], *figures)
+    return table
+
+
+def _sentence(head: Head, diagnosis: Diagnosis) -> Text:
+    since = "from the first rows on"
+    if head.half_length > 2 * diagnosis.layers[head.layer].n.min():
+        since = f"below one half from {head.half_length:,.0f} keys on"
+    return Text.assemble(
+        (f"layer {head.layer} head {head.head}", "bold red"),
+        f": {head.top_short:.2g} on short rows, {head.top_now:.2g} now, {head.top_target:.2g} at the target, {since} "
+        f"(γ {head.gamma:.2f}); {head.advice.summary}.",
+    )
+
+
+def _median(heads: Heads, name: str) -> float:
+    return float(np.median([getattr(head, name) for head in heads]))

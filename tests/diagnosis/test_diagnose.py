@@ -1,0 +1,223 @@
+"""A diagnosis against heads that were made to be what they are, and against bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+
+import undilute as ud
+from tests.diagnosis.constructed import GAPS, HEADS, constructed
+from undilute.diagnosis import Heads
+from undilute.diagnosis.diagnose import encoder_lengths
+from undilute.report import diagnosis_data
+
+LENGTH, TARGET = 1024, 65_536
+
+
+@pytest.fixture(scope="module")
+def made() -> ud.Diagnosis:
+    ids = torch.randint(0, 100, (LENGTH,), generator=torch.Generator().manual_seed(0))
+    return ud.diagnose(constructed(LENGTH), None, ids, LENGTH, TARGET)
+
+
+def small(positions: int = 256, **options: object) -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=positions, vocab_size=60, **options))
+
+
+def test_every_constructed_head_gets_its_verdict(made: ud.Diagnosis) -> None:
+    verdicts = dict(zip(HEADS, made.heads, strict=True))
+    assert {name: head.kind for name, head in verdicts.items()} == {
+        "sharp": "sharp",
+        "uniform": "diffuse",
+        "local": "local",
+        "sink": "sink",
+        "diluting": "diluting",
+    }
+    # beside its sink, the sink's head is uniform
+    gammas = {"sharp": 0.0, "uniform": 1.0, "local": 0.0, "sink": 1.0, "diluting": 1.0}
+    for name, gamma in gammas.items():
+        assert verdicts[name].gamma == pytest.approx(gamma, abs=0.05), name
+        assert verdicts[name].gamma_low <= verdicts[name].gamma <= verdicts[name].gamma_high
+
+
+def test_the_fitted_law_is_the_constructed_one(made: ud.Diagnosis) -> None:
+    head = made.heads.at(0, HEADS.index("diluting"))
+    assert head.gap == pytest.approx(GAPS["diluting"], abs=1e-3)
+    assert head.slope == pytest.approx(1.0, abs=1e-3)
+    assert head.half_length == pytest.approx(102, rel=1e-3)
+    assert head.top_now == pytest.approx(100 / (100 + LENGTH - 2), rel=1e-3)
+    assert head.top_target == pytest.approx(100 / (100 + TARGET - 2), rel=1e-3)
+    assert head.top_target_low <= head.top_target <= head.top_target_high
+    assert head.ceiling_target == pytest.approx(1 / (1 + (TARGET - 1) / 100), rel=1e-3)
+    assert head.gamma_keys > 0.9
+
+
+def test_the_advice_holds_what_it_promises(made: ud.Diagnosis) -> None:
+    head = made.heads.at(0, HEADS.index("diluting"))
+    assert head.advice.rule == "ssmax"
+    rule = ud.rules.get("ssmax", **head.advice.parameters)
+    for n in (LENGTH, TARGET):
+        logits = torch.zeros(n - 1)  # the row without its sink
+        logits[0] = GAPS["diluting"]
+        # the rule counts the sink's key too, so the factor is that of n keys
+        factor = head.advice.parameters["s"] * math.log(n) + head.advice.parameters["b"]
+        assert float((factor * logits).softmax(-1)[0]) == pytest.approx(head.top_now, rel=1e-3)
+    weights = rule(torch.cat([torch.zeros(TARGET - 1), torch.tensor([GAPS["diluting"]])]))
+    assert float(weights[-1]) == pytest.approx(head.top_now, rel=0.03)
+    assert all(made.heads.at(0, HEADS.index(name)).advice.rule is None for name in HEADS if name != "diluting")
+
+
+def test_frame_has_a_line_per_head_and_curves_one_per_row(made: ud.Diagnosis) -> None:
+    frame, curves = made.frame(), made.curves()
+    assert len(frame) == 5
+    assert list(frame["kind"]) == [head.kind for head in made.heads]
+    assert len(curves) == 5 * 128
+    rows = curves[(curves["layer"] == 0) & (curves["head"] == HEADS.index("uniform"))]
+    assert np.allclose(rows["top_weight"], 1 / rows["n"], rtol=1e-5)
+    assert np.allclose(rows["n_eff"], rows["n"], rtol=1e-5)
+    median = curves[(curves["head"] == 0) & (curves["n"] >= LENGTH / 2)]["entropy"].median()
+    assert frame.loc[0, "entropy"] == pytest.approx(median)
+
+
+def test_frame_goes_to_csv_and_parquet(made: ud.Diagnosis, tmp_path: Path) -> None:
+    import pandas
+
+    made.frame().to_parquet(tmp_path / "heads.parquet")
+    made.curves().to_csv(tmp_path / "curves.csv", index=False)
+    assert pandas.read_parquet(tmp_path / "heads.parquet")["kind"].tolist() == [head.kind for head in made.heads]
+    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * 128
+
+
+def test_heads_select_by_kind_worst_first(made: ud.Diagnosis) -> None:
+    assert [head.head for head in made.heads.diluting] == [HEADS.index("diluting")]
+    assert [head.head for head in made.heads.sink] == [HEADS.index("sink")]
+    assert made.counts == {"diluting": 1, "sharp": 1, "local": 1, "sink": 1, "diffuse": 1}
+    several = Heads([replace(head, kind="diluting") for head in made.heads]).diluting
+    assert [head.lost for head in several] == sorted((head.lost for head in made.heads), reverse=True)
+    assert several[0].lost > several[-1].lost
+    assert "1 diluting" in repr(made)
+
+
+def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tmp_path: Path) -> None:
+    path = made.save_json(tmp_path / "out" / "report.json")
+    content = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert content["schema"] == diagnosis_data.SCHEMA
+    assert len(content["heads"]) == 5
+    assert len(content["tokens"]) == LENGTH
+    head = content["heads"][HEADS.index("diluting")]
+    layer = content["layers"][0]
+    assert len(layer["n"]) == len(head["points"]["top_weight_beside_sink"]) == 128
+    assert all(len(line) == len(layer["bins"]) for lines in head["curves"].values() for line in lines)
+    shown = content["heads"][HEADS.index("sink")]["shown"][-1]
+    assert shown["keys"][0] == 0  # the sink's head looks at the first token
+    assert content["heads"][0]["shown"][-1]["keys"][0] == 3  # the sharp one at the needle
+    assert json.loads(diagnosis_data.to_json(made)) == content
+
+
+def test_a_second_diagnosis_is_the_same() -> None:
+    ids = torch.randint(0, 60, (256,), generator=torch.Generator().manual_seed(0))
+    first, second = (diagnosis_data.to_json(ud.diagnose(small(), None, ids)) for _ in range(2))
+    assert first == second
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model, ids = small(), torch.arange(200) % 60
+    model.eval()
+    model.transformer.drop.train()  # as someone may have it
+    model.transformer.drop.p = 0.0
+    with torch.no_grad():
+        before = model(ids[None]).logits
+        ud.diagnose(model, None, ids)
+        assert torch.equal(model(ids[None]).logits, before)
+    assert model.config._attn_implementation == "sdpa"
+    assert [name for name, part in model.named_modules() if part.training] == ["transformer.drop"]
+
+
+def test_a_model_in_training_is_read_without_dropout() -> None:
+    ids = torch.arange(200) % 60
+    training = ud.diagnose(small().train(), None, ids).curves()
+    assert training.equals(ud.diagnose(small().eval(), None, ids).curves())
+
+
+def test_an_encoder_is_run_at_several_lengths() -> None:
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        vocab_size=60,
+        max_position_embeddings=128,
+    )
+    found = ud.diagnose(BertModel(config).eval(), None, torch.arange(128) % 60, target=1024)
+    lengths = encoder_lengths(128)
+    assert sorted(set(found.curves()["n"])) == lengths
+    assert len(found.heads) == 8
+    # random weights hardly tell keys apart: uniform over whatever length
+    assert all(head.kind == "diffuse" and head.gamma == pytest.approx(1.0, abs=0.1) for head in found.heads)
+
+
+def test_a_sliding_window_bounds_what_can_dilute() -> None:
+    torch.manual_seed(0)
+    config = MistralConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        vocab_size=60,
+        sliding_window=64,
+        max_position_embeddings=512,
+    )
+    found = ud.diagnose(MistralForCausalLM(config).eval(), None, torch.arange(512) % 60)
+    assert found.curves()["n"].max() == 64
+    assert all(head.n_target == 64 and head.gamma == 0.0 for head in found.heads)
+    assert all(head.top_target == pytest.approx(head.top_now) for head in found.heads)
+    assert all("window" in head.advice.text for head in found.heads)
+
+
+def test_fewer_measures_on_request() -> None:
+    found = ud.diagnose(small(), None, torch.arange(200) % 60, measures=["collision"])
+    assert "collision" in found.curves()
+    assert "distance" not in found.curves()
+    assert [head.kind for head in found.heads]
+    json.loads(diagnosis_data.to_json(found))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 512}, "reads at most 256 tokens"),
+        ({"length": 250}, "has 200 tokens"),
+        ({"length": 10}, "at least 64"),
+        ({"target": 100}, "must not be below the 200 tokens"),
+        ({"target": 0}, "target = 0"),
+        ({"rows": 0}, "rows"),
+        ({"x": "keys"}, "must be 'values' or 'input'"),
+        ({"measures": ["entropi"]}, "did you mean 'entropy'"),
+        ({"text": torch.arange(200)[None] % 60}, "one sequence"),
+        ({"text": torch.arange(20)}, "has 20 tokens"),
+        ({"text": "words"}, "tokenizer = None"),
+    ],
+)
+def test_bad_input_is_one_clear_error(arguments: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {"text": torch.arange(200) % 60} | arguments
+    with pytest.raises(ud.UndiluteError, match=message):
+        ud.diagnose(small(), None, given.pop("text"), **given)  # type: ignore[arg-type]
+
+
+def test_weights_that_are_not_finite_are_noticed() -> None:
+    model = small()
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_fc.weight[0, 0] = math.nan
+    with pytest.raises(ud.InvalidValue, match="not finite"):
+        ud.diagnose(model, None, torch.arange(200) % 60)
+    assert model.config._attn_implementation == "sdpa"

@@ -1,0 +1,114 @@
+"""Fits, kinds and advice against exact laws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from undilute.diagnosis import fit
+from undilute.diagnosis.advice import Findings, advise, scale_to_hold
+from undilute.diagnosis.kinds import Evidence, Thresholds, kind
+from undilute.theory import dispersion
+
+N = np.unique(np.geomspace(16, 4096, 128).round())
+
+
+@given(st.floats(-2, 25), st.floats(0.0, 1.5))
+def test_exact_laws_are_recovered(gap: float, slope: float) -> None:
+    weight = fit.sigmoid(gap - slope * np.log(N - 1))
+    inside = (weight > 2 * fit.CERTAIN) & (weight < 1 - 2 * fit.CERTAIN)
+    if inside.all():
+        line = fit.robust_lines(np.log(N - 1), fit.logit(weight[None]))
+        assert float(line.slope[0]) == pytest.approx(-slope, abs=1e-6)
+        assert float(line.intercept[0]) == pytest.approx(gap, abs=1e-5)
+
+
+def test_a_tenth_of_wild_rows_does_not_tilt_the_line() -> None:
+    rng = np.random.default_rng(0)
+    y = 2.0 - 0.5 * np.log(N) + 0.1 * rng.standard_normal((4, len(N)))
+    wild = y.copy()
+    wild[:, rng.choice(len(N), len(N) // 10, replace=False)] += 10
+    plain = np.polyfit(np.log(N), wild.T, 1)[0]
+    robust = fit.robust_lines(np.log(N), wild).slope
+    assert np.abs(robust + 0.5).max() < 0.05
+    assert np.abs(robust + 0.5).max() < np.abs(plain + 0.5).max()
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(1)
+    y = 1.0 - 0.3 * np.log(N) + 0.4 * rng.standard_normal((400, len(N)))
+    low, high = fit.robust_lines(np.log(N), y).slope_interval
+    covered = np.mean((low <= -0.3) & (high >= -0.3))
+    assert 0.88 <= covered <= 0.99
+
+
+def test_the_same_n_everywhere_gives_a_flat_line() -> None:
+    line = fit.robust_lines(np.full(20, 3.0), np.arange(20.0)[None])
+    assert float(line.slope[0]) == 0.0
+    assert float(line.at(3.0)[0]) == pytest.approx(9.5)
+
+
+def test_exponents_are_those_of_the_weight() -> None:
+    gap, slope = np.array([4.6, 9.0, 20.0]), np.array([-1.0, -1.0, -1.0])
+    near, far = dispersion.relevant_weight(2048, gap), dispersion.relevant_weight(131_072, gap)
+    expected = (near / far).log().numpy() / math.log(131_071 / 2047)
+    assert np.allclose(fit.exponents(gap, slope, 2047, 131_071), expected)
+    local = fit.exponents(gap, slope, 2047, 2047)
+    assert np.allclose(local, fit.exponents(gap, slope, 2047, 2048), atol=1e-3)
+
+
+def test_each_threshold_decides() -> None:
+    sharp = Evidence(0.2, 0.3, 16.0, 0.1, 0.05, gamma=0.1, gamma_low=0.0)
+    assert kind(sharp) == "sharp"
+    assert kind(replace(sharp, gamma=0.3, gamma_low=0.2)) == "diluting"
+    assert kind(replace(sharp, gamma=0.3, gamma_low=0.05)) == "sharp"  # not sure enough
+    assert kind(replace(sharp, effective_short=0.6, effective_long=0.3, gamma=1.0, gamma_low=0.9)) == "diffuse"
+    assert kind(replace(sharp, effective_short=0.6, effective_long=0.1)) == "sharp"
+    assert kind(replace(sharp, recent_share=0.8)) == "local"
+    assert kind(replace(sharp, recent_share=0.8, room=2.0)) == "sharp"  # 64 of 128 keys are no neighbourhood
+    assert kind(replace(sharp, recent_share=0.8, sink_share=0.6)) == "sink"
+    assert kind(replace(sharp, sink_share=0.6), Thresholds(sink_share=0.7)) == "sharp"
+
+
+@given(st.floats(3.0, 12.0), st.integers(64, 4096), st.floats(2.0, 256.0))
+def test_scale_to_hold_is_exact_for_equal_competitors(gap: float, length: int, times: float) -> None:
+    target = int(length * times)
+    logit = gap - math.log(length - 1)
+    found = Findings(
+        "diluting",
+        length,
+        target,
+        gamma=1.0,
+        fall=math.log((target - 1) / (length - 1)),
+        top_now=1 / (1 + math.exp(-logit)),
+        top_target=0.0,
+        rise_doubled=gap,
+        rise_quadrupled=3 * gap,
+        lead=gap,
+        sink_share=0.0,
+        recent_share=0.0,
+        recent=64,
+        entropy_target=5.0,
+    )
+    scale = scale_to_hold(found)
+    assert scale is not None
+    held = dispersion.relevant_weight(target, gap, 1 / scale)
+    assert float(held) == pytest.approx(found.top_now, rel=1e-6)
+
+
+def test_advice_is_computed_not_canned() -> None:
+    base = Findings("diluting", 1024, 65_536, 0.9, 4.16, 0.3, 0.01, 6.0, 18.0, 0.5, 0.0, 0.0, 64, 5.0)
+    one, other = advise(base), advise(replace(base, rise_doubled=3.0, rise_quadrupled=9.0))
+    assert one.scale != other.scale
+    assert f"{other.parameters['s']:.3g}" in other.text
+    assert "feeds its sink" in advise(replace(base, sink_share=0.3)).text
+    assert "entmax15" in advise(replace(base, lead=1.8)).text
+    assert "Adaptive temperature" in advise(replace(base, entropy_target=8.0)).text
+    stuck = advise(replace(base, rise_doubled=0.5, rise_quadrupled=0.6))
+    assert stuck.rule is None
+    assert "too close to tell apart" in stuck.text
