@@ -173,9 +173,9 @@ def encoder_lengths(longest: int) -> list[int]:
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor) -> list[str]:
-    """Each token as readable text; its number if there is no tokenizer."""
+    """Each token as readable text; its number, after a space, if there is no tokenizer."""
     if tokenizer is None:
-        return [str(number) for number in ids.tolist()]
+        return [f" {number}" for number in ids.tolist()]
     return [str(tokenizer.decode([number])) for number in ids.tolist()]
 
 

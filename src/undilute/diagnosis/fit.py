@@ -17,6 +17,7 @@ come from resampling rows, with the robust weights kept. They say how sure the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,9 +82,14 @@ def robust_lines(x: Array, y: Array, seed: int = 0) -> Lines:
         spread = np.median(np.abs(residual), axis=1, keepdims=True) / 0.6745
         limit = HUBER * np.maximum(spread, 1e-12)
         weights = limit / np.maximum(np.abs(residual), limit)
-    counts = np.random.default_rng(seed).multinomial(len(x), np.full(len(x), 1 / len(x)), size=DRAWS).astype(float)
-    intercepts, slopes = _weighted(x, y, weights, counts)
+    intercepts, slopes = _weighted(x, y, weights, _resampled(len(x), seed))
     return Lines(intercept, slope, intercepts, slopes)
+
+
+@lru_cache(maxsize=8)
+def _resampled(rows: int, seed: int) -> Array:
+    """(draws, rows): how often each row is drawn when as many are drawn as there are."""
+    return np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), size=DRAWS).astype(float)
 
 
 def exponents(intercept: Array, slope: Array, near: float, far: float) -> Array:

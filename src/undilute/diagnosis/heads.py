@@ -69,7 +69,7 @@ class Head:
         """The head in one sentence."""
         return (
             f"top weight {self.top_short:.2f} on short rows, {self.top_now:.2g} now, {self.top_target:.2g} at the "
-            f"target (γ {self.gamma:.2f}, {self.gamma_low:.2f} to {self.gamma_high:.2f})"
+            f"target (γ {self.gamma:.2f}, {self.gamma_low:.2f} to {self.gamma_high:.2f})".replace("-", "−")
         )
 
 

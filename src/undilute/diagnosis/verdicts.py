@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +49,7 @@ class Question:
     thresholds: Thresholds = field(default_factory=Thresholds)
     seed: int = 0
 
-    def others(self, n: Array | int) -> Array:
+    def others(self, n: NDArray[Any] | int) -> Array:
         """How many keys compete with the top one when a row sees n: all but it and the sink; at least 1."""
         return np.asarray(np.maximum(np.asarray(n, dtype=float) - self.sinks - 1, 1.0))
 
@@ -60,13 +62,14 @@ def verdicts(layer: LayerSample, question: Question) -> list[Head]:
     layer : its sampled rows, with the measures in ``NEEDED``
     question : what to answer
     """
-    others = np.log(question.others(layer.n.astype(float)))
-    top = fit.robust_lines(others, fit.logit(layer.measures["top_weight_beside_sink"]), question.seed)
-    keys = fit.robust_lines(
-        np.log(layer.n), np.log(np.maximum(layer.measures["n_eff_beside_sink"], 1.0)), question.seed
-    )
     sees = seen_at(layer, question)
-    return [_verdict(layer, head, question, top, keys, sees) for head in range(layer.heads)]
+    medians = {name: _median(values[:, octave(layer.n, last=True)]) for name, values in layer.measures.items()}
+    numbers = _top_weight(layer, question, sees) | _effective_keys(layer, question, sees)
+    evidence = _evidence(layer, question, medians, numbers)
+    return [
+        _verdict(layer, head, question, sees, _pick(medians, head), _pick(numbers, head), _pick(evidence, head))
+        for head in range(layer.heads)
+    ]
 
 
 def seen_at(layer: LayerSample, question: Question) -> int:
@@ -82,87 +85,112 @@ def octave(n: NDArray[np.int64], *, last: bool) -> NDArray[np.bool_]:
     return np.asarray(n >= n.max() / 2 if last else n <= 2 * n.min())
 
 
-def _verdict(layer: LayerSample, head: int, question: Question, top: Lines, keys: Lines, sees: int) -> Head:
-    long, short = octave(layer.n, last=True), octave(layer.n, last=False)
-    medians = {name: _median(values[head, long]) for name, values in layer.measures.items()}
-    share = layer.measures["n_eff_beside_sink"][head] / np.maximum(layer.n - question.sinks, 1)
+def _top_weight(layer: LayerSample, question: Question, sees: int) -> dict[str, Array]:
+    """The law of the top weight, its exponent and its forecast, of every head."""
+    weights = layer.measures["top_weight_beside_sink"]
+    lines = fit.robust_lines(np.log(question.others(layer.n)), fit.logit(weights), question.seed)
     now = int(layer.n.max())
-    slope, gap = -float(top.slope[head]), float(top.intercept[head])
-    gamma, low, high = _exponent(top, head, now, sees, question)
-    kind_of = kind(
-        Evidence(
-            sink_share=medians["sink_share"],
-            recent_share=medians["recent_share_beside_sink"],
-            room=float(np.median(layer.n[long])) / question.recent,
-            effective_short=_median(share[short]),
-            effective_long=_median(share[long]),
-            gamma=gamma,
-            gamma_low=low,
-        ),
-        question.thresholds,
-    )
-    places = {
-        name: math.log(question.others(n)) for name, n in (("short", layer.n.min()), ("now", now), ("target", sees))
+    short, near, far = (float(question.others(n)) for n in (int(layer.n.min()), now, sees))
+    spread = layer.measures["logit_spread"].max(1)
+    ceiling = fit.sigmoid(spread - math.log(sees - 1))
+    low, high = (np.minimum(fit.sigmoid(end), ceiling) for end in lines.interval_at(math.log(far)))
+    numbers = {
+        "gap": lines.intercept,
+        "slope": -lines.slope,
+        "half_length": 1 + question.sinks + _half(lines.intercept, -lines.slope),
+        "top_short": fit.sigmoid(lines.at(math.log(short))),
+        "top_now": fit.sigmoid(lines.at(math.log(near))),
+        "top_target": np.minimum(fit.sigmoid(lines.at(math.log(far))), ceiling),
+        "top_target_low": low,
+        "top_target_high": high,
+        "ceiling_target": ceiling,
+        "fall": -lines.slope * math.log(far / near),
     }
-    at = {name: float(fit.sigmoid(top.at(place))[head]) for name, place in places.items()}
-    ends = [float(fit.sigmoid(end)[head]) for end in top.interval_at(places["target"])]
-    spread = float(layer.measures["logit_spread"][head].max())
-    ceiling = float(fit.sigmoid(np.array(spread - math.log(sees - 1))))
-    keys_target = float(np.clip(np.exp(keys.at(math.log(sees))[head]), 1, sees))
+    return numbers | _exponents(lines, near, far, grows=sees > now or question.target == question.length)
+
+
+def _exponents(lines: Lines, near: float, far: float, *, grows: bool) -> dict[str, Array]:
+    """γ and its interval; 0 where a sliding window keeps n from growing."""
+    gamma = fit.exponents(lines.intercept, lines.slope, near, far)
+    low, high = np.quantile(fit.exponents(lines.intercepts, lines.slopes, near, far), [0.025, 0.975], axis=0)
+    return {name: values * grows for name, values in (("gamma", gamma), ("gamma_low", low), ("gamma_high", high))}
+
+
+def _half(gap: Array, slope: Array) -> Array:
+    """How many competing keys bring the fitted weight to one half; infinite if none do."""
+    falls = slope > 0
+    return np.where(falls, np.exp(np.minimum(gap / np.where(falls, slope, 1.0), 700.0)), math.inf)
+
+
+def _effective_keys(layer: LayerSample, question: Question, sees: int) -> dict[str, Array]:
+    """The law of the effective keys and its forecast, of every head."""
+    keys = np.maximum(layer.measures["n_eff_beside_sink"], 1.0)
+    lines = fit.robust_lines(np.log(layer.n), np.log(keys), question.seed)
+    low, high = lines.slope_interval
+    now = int(layer.n.max())
+    return {
+        "gamma_keys": lines.slope,
+        "gamma_keys_low": low,
+        "gamma_keys_high": high,
+        "keys_now": np.clip(np.exp(lines.at(math.log(now))), 1, now),
+        "keys_target": np.clip(np.exp(lines.at(math.log(sees))), 1, sees),
+    }
+
+
+def _evidence(
+    layer: LayerSample, question: Question, medians: dict[str, Array], numbers: dict[str, Array]
+) -> dict[str, Array]:
+    """What decides the kind, of every head, by the names of :class:`Evidence`."""
+    long, short = octave(layer.n, last=True), octave(layer.n, last=False)
+    share = layer.measures["n_eff_beside_sink"] / np.maximum(layer.n - question.sinks, 1)
+    return {
+        "sink_share": medians["sink_share"],
+        "recent_share": medians["recent_share_beside_sink"],
+        "room": np.full(layer.heads, np.median(layer.n[long]) / question.recent),
+        "effective_short": _median(share[:, short]),
+        "effective_long": _median(share[:, long]),
+        "gamma": numbers["gamma"],
+        "gamma_low": numbers["gamma_low"],
+    }
+
+
+def _verdict(
+    layer: LayerSample,
+    head: int,
+    question: Question,
+    sees: int,
+    medians: dict[str, float],
+    numbers: dict[str, float],
+    evidence: dict[str, float],
+) -> Head:
+    kind_of = kind(Evidence(**evidence), question.thresholds)
+    long = octave(layer.n, last=True)
     findings = Findings(
         kind=kind_of,
-        length=now,
+        length=int(layer.n.max()),
         target=sees,
-        gamma=gamma,
-        fall=slope * (places["target"] - places["now"]),
-        top_now=at["now"],
-        top_target=min(at["target"], ceiling),
+        gamma=numbers["gamma"],
+        fall=numbers.pop("fall"),
+        top_now=numbers["top_now"],
+        top_target=numbers["top_target"],
         rise_doubled=_rise(layer, head, long, "doubled"),
         rise_quadrupled=_rise(layer, head, long, "quadrupled"),
         lead=medians["lead_beside_sink"],
         sink_share=medians["sink_share"],
         recent_share=medians["recent_share_beside_sink"],
         recent=question.recent,
-        entropy_target=math.log(keys_target),
+        entropy_target=math.log(numbers["keys_target"]),
     )
-    keys_low, keys_high = (float(end[head]) for end in keys.slope_interval)
     return Head(
         layer=layer.index,
         head=head,
         name=layer.name,
         kind=kind_of,
-        gamma=gamma,
-        gamma_low=low,
-        gamma_high=high,
-        gap=gap,
-        slope=slope,
-        half_length=1 + question.sinks + math.exp(min(gap / slope, 700.0)) if slope > 0 else math.inf,
-        gamma_keys=float(keys.slope[head]),
-        gamma_keys_low=keys_low,
-        gamma_keys_high=keys_high,
-        top_short=at["short"],
-        top_now=at["now"],
-        top_target=findings.top_target,
-        top_target_low=min(ends[0], ceiling),
-        top_target_high=min(ends[1], ceiling),
-        ceiling_target=ceiling,
-        keys_now=float(np.clip(np.exp(keys.at(math.log(now))[head]), 1, now)),
-        keys_target=keys_target,
         n_target=sees,
         medians=medians,
         advice=advise(findings),
+        **numbers,
     )
-
-
-def _exponent(top: Lines, head: int, now: int, sees: int, question: Question) -> tuple[float, float, float]:
-    """γ and its interval; 0 where a sliding window keeps n from growing."""
-    if sees <= now and question.target > question.length:
-        return 0.0, 0.0, 0.0
-    between = float(question.others(now)), float(question.others(max(sees, now)))
-    gamma = fit.exponents(top.intercept[head], top.slope[head], *between)
-    drawn = fit.exponents(top.intercepts[:, head], top.slopes[:, head], *between)
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(gamma), float(low), float(high)
 
 
 def _rise(layer: LayerSample, head: int, long: NDArray[np.bool_], how: str) -> float:
@@ -172,6 +200,14 @@ def _rise(layer: LayerSample, head: int, long: NDArray[np.bool_], how: str) -> f
     return float(np.median(sharpened - plain))
 
 
-def _median(values: Array) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else math.nan
+def _median(values: Array) -> Array:
+    """(heads, rows) → (heads,): the median of what is finite; NaN if nothing is."""
+    if np.isfinite(values).all():
+        return np.asarray(np.median(values, axis=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a head without a finite value is NaN, as it should be
+        return np.asarray(np.nanmedian(np.where(np.isfinite(values), values, np.nan), axis=1))
+
+
+def _pick(columns: dict[str, Array], head: int) -> dict[str, float]:
+    return {name: float(values[head]) for name, values in columns.items()}

@@ -16,6 +16,8 @@ and never a tensor. Between near-equal vectors that cancels; the selected keys, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,7 +46,10 @@ def expected_distance_upper(rows: Rows) -> Tensor:
 
 
 @measure(
-    "distance_bound", label="Theorem 1's bound on d̃", formula="(1−A)·max_{i∉I}‖xᵢ‖ + A(n−N)·max_{i∈I}‖xᵢ‖", needs_x=True
+    "distance_bound",
+    label="bound on d̃ (Theorem 1, loosened)",
+    formula="(1−A)·max_{i∉I}‖xᵢ‖ + A(n−N)·max_{i∈I}‖xᵢ‖",
+    needs_x=True,
 )
 def distance_bound(rows: Rows) -> Tensor:
     """(heads, rows)."""
@@ -123,34 +128,39 @@ class Selection:
 
     @staticmethod
     def _bound(rows: Rows, products: Products, selected: Tensor, seen: Tensor, outside: Tensor) -> Tensor:
-        A, left = rows.heaviest[0].sum(-1), outside.sum(-1)
+        A, left = rows.heaviest[0].sum(-1), rows.n - seen.sum(-1)
         longest = selected.square().sum(-1).masked_fill(~seen, 0.0).amax(-1).sqrt()
         return (1 - A) * (products.squares * outside).amax(-1).sqrt() + A * left * longest
 
 
 class Expectation:
-    """Bounds of E[d̃] over sets of N keys drawn at random; (heads, rows) each."""
+    """Bounds of E[d̃] over sets of N keys drawn at random; (heads, rows) each.
+
+    Both cᵢ² and Vᵢ are linear in ‖vᵢ‖² and ⟨vᵢ, x̄⟩, with coefficients of the row:
+        cᵢ² = (1+q)²‖vᵢ‖² − 2q(1+q)⟨vᵢ, x̄⟩ + q²‖x̄‖²,
+        Vᵢ = u·(Σ‖vⱼ‖² − ‖vᵢ‖² − (‖x̄‖² − 2⟨vᵢ, x̄⟩ + ‖vᵢ‖²)/(n−1)),   u = q(n−1−N)/(n−2).
+    """
 
     def __init__(self, rows: Rows) -> None:
         products, p = rows.derived(Products), rows.probabilities
         n = rows.n[..., None].expand(*p.shape[:-1], 1)
-        N = n.clamp(max=float(rows.settings.top))
-        q, left = N / (n - 1).clamp(min=1), 1 - N / n.clamp(min=1)
+        N, others = n.clamp(max=float(rows.settings.top)), (n - 1).clamp(min=1)
+        q, share = N / others, (1 - N / n.clamp(min=1)).squeeze(-1)
+        u = q * (n - 1 - N).clamp(min=0.0) / (n - 2).clamp(min=1)
         mean = products.mean(p)
-        lengths = mean.square().sum(-1, keepdim=True)
+        length = mean.square().sum(-1, keepdim=True)
         squares = p.square().mul_(products.squares)  # ‖vᵢ‖²
         inner = products.times(mean).mul_(p)  # ⟨vᵢ, x̄⟩
-        centres = ((1 + q).square() * squares).addcmul_(inner, -2 * q * (1 + q)).add_(q.square() * lengths)
-        centres.clamp_(min=0.0)
-        others = squares.sum(-1, keepdim=True) - squares  # Σ_{j≠i} ‖vⱼ‖²
-        rest = (lengths - 2 * inner).add_(squares).div_((n - 1).clamp(min=1))  # ‖x̄ − vᵢ‖² / (n−1)
-        share = q * (n - 1 - N).clamp(min=0.0) / (n - 2).clamp(min=1)
-        variances = others.sub_(rest).clamp_(min=0.0).mul_(share)
-        self.lower = self._sum(rows, centres.sqrt(), left)
-        self.upper = self._sum(rows, variances.add_(centres).sqrt_(), left)
+        seen = None if rows.visible is None else rows.visible.to(p.dtype)
+        centre = ((1 + q).square(), -2 * q * (1 + q), q.square() * length)
+        spread = (-u * (1 + 1 / others), 2 * u / others, u * (squares.sum(-1, keepdim=True) - length / others))
+        self.lower = share * self._lengths(squares, inner, centre, seen)
+        both = [a + b for a, b in zip(centre, spread, strict=True)]
+        self.upper = torch.maximum(self.lower, share * self._lengths(squares, inner, both, seen))  # up to rounding
 
     @staticmethod
-    def _sum(rows: Rows, lengths: Tensor, left: Tensor) -> Tensor:
-        if rows.visible is not None:
-            lengths = lengths * rows.visible
-        return lengths.sum(-1) * left.squeeze(-1)
+    def _lengths(squares: Tensor, inner: Tensor, coefficients: Sequence[Tensor], seen: Tensor | None) -> Tensor:
+        """Σ √(a·squares + b·inner + c) over what each row sees."""
+        a, b, c = coefficients
+        lengths = (a * squares).addcmul_(inner, b).add_(c).clamp_(min=0.0).sqrt_()
+        return lengths.sum(-1) if seen is None else lengths.mul_(seen).sum(-1)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 LOWEST = -1e30  # below any logit; finite, so that differences of it are
+RANKED = 8  # heaviest keys that are always known
 FLOOR = {torch.float32: -40.0, torch.float64: -300.0}
 
 
@@ -126,9 +127,14 @@ class Rows:
         return self.probabilities if self.outside is None else self.probabilities * self.kept
 
     @cached_property
+    def ranked(self) -> Tensor:
+        """(heads, rows, ≤ max(top, RANKED)): indices of the heaviest keys, heaviest first; hidden ones come last."""
+        return self.masked.topk(min(max(self.settings.top, RANKED), self.logits.shape[-1]), dim=-1).indices
+
+    @cached_property
     def heaviest(self) -> tuple[Tensor, Tensor]:
         """Probabilities and indices of the ``top`` heaviest keys, (heads, rows, ≤ top) each, heaviest first."""
-        indices = self.masked.topk(min(self.settings.top, self.logits.shape[-1]), dim=-1).indices
+        indices = self.ranked[..., : self.settings.top]
         return self.probabilities.gather(-1, indices), indices
 
     @cached_property

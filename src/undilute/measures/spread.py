@@ -41,8 +41,5 @@ def lead(rows: Rows) -> Tensor:
 
 
 def _two_largest(rows: Rows) -> Tensor:
-    heaviest = rows.heaviest[1][..., :2]
-    if heaviest.shape[-1] < 2:  # top = 1
-        heaviest = rows.masked.topk(min(2, rows.masked.shape[-1]), dim=-1).indices
-    z: Tensor = rows.masked.gather(-1, heaviest)
+    z: Tensor = rows.masked.gather(-1, rows.ranked[..., :2])
     return z if z.shape[-1] == 2 else torch.cat([z, z], -1)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.measures import registry
-from undilute.measures.rows import Rows, Settings
+from undilute.measures.rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.intercept import Attention, intercepted
 from undilute.rules.parameters import count
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 X = Literal["values", "input"]
 BLOCK = 2**17  # logits measured at a time: what a core's cache holds
 SHORTEST = 16  # sampled rows of a long pass see at least so many keys: shorter ones say nothing about length
-SHOWN = 8  # heaviest keys kept of each row, for reading
 
 
 @dataclass
@@ -48,7 +47,8 @@ class LayerSample:
     index : its place among the layers, in the order in which they first ran
     batch, position, n : (rows,): which sequence, the query's position in it, and the keys it sees
     measures : name → (heads, rows), float64
-    keys, key_weights : (heads, rows, ≤ 8): the heaviest keys' positions and weights, heaviest first
+    keys, key_weights : (heads, rows, 8): the heaviest keys' positions and weights, heaviest first; −1 and 0 where a
+        row sees fewer
     looks_ahead : whether queries see later keys, as in an encoder
     """
 
@@ -172,9 +172,18 @@ class Capture(AbstractContextManager["Capture"]):
             settings=self.settings,
         )
         measured = {each.name: each.compute(block).double().cpu() for each in self.measures}
-        weights, indices = block.probabilities.topk(min(SHOWN, keys), dim=-1)
         n = block.n[0].long().cpu()
-        return _Piece(batch, own.cpu(), first, n, measured, indices.cpu(), (weights * block.kept).double().cpu())
+        return _Piece(batch, own.cpu(), first, n, measured, *self._heaviest(block))
+
+    @staticmethod
+    def _heaviest(block: Rows) -> tuple[Tensor, Tensor]:
+        """Indices and weights of the RANKED heaviest keys, −1 and 0 where a row sees fewer."""
+        keys = block.ranked[..., :RANKED]
+        weights = (block.probabilities.gather(-1, keys) * block.kept).double()
+        missing = torch.arange(keys.shape[-1], device=keys.device) >= block.n[..., None]
+        keys, weights = keys.masked_fill(missing, -1), weights.masked_fill(missing, 0.0)
+        absent = (0, RANKED - keys.shape[-1])
+        return nn.functional.pad(keys, absent, value=-1).cpu(), nn.functional.pad(weights, absent).cpu()
 
     def _first_key(self, call: AttentionCall, batch: int, query: Tensor) -> int:
         """Index of the sequence's first real token, where a sink would be; below 0 if a window's cache has dropped it.
@@ -214,7 +223,6 @@ class Capture(AbstractContextManager["Capture"]):
         def rows(tensors: Iterable[Tensor]) -> NDArray[Any]:
             return torch.cat(list(tensors), 1).numpy()
 
-        shown = min(piece.keys.shape[-1] for piece in pieces)
         return LayerSample(
             name=name,
             index=index,
@@ -222,8 +230,8 @@ class Capture(AbstractContextManager["Capture"]):
             position=torch.cat([piece.own - piece.first for piece in pieces]).numpy(),
             n=torch.cat([piece.n for piece in pieces]).numpy(),
             measures={each.name: rows(piece.measures[each.name] for piece in pieces) for each in self.measures},
-            keys=rows(piece.keys[..., :shown] - piece.first for piece in pieces),
-            key_weights=rows(piece.key_weights[..., :shown] for piece in pieces),
+            keys=rows(torch.where(piece.keys < 0, -1, piece.keys - piece.first) for piece in pieces),
+            key_weights=rows(piece.key_weights for piece in pieces),
             looks_ahead=self._ahead[name],
         )
 

@@ -3,7 +3,7 @@
     schema      "undilute.diagnosis/1"; a change that breaks readers raises the number
     versions    of undilute, torch and transformers
     subject     model, architecture, parameters, implementation, maximum_length, x, top, sinks, rows
-    question    length, target, recent, seed, thresholds
+    question    length, target, sinks, recent, seed, thresholds
     kinds       [kind, meaning, count]
     measures    [name, label, formula, unit]
     tokens      the text that was read, a string for each token
@@ -43,7 +43,7 @@ POINTS = ("top_weight_beside_sink", "n_eff_beside_sink")
 
 def to_json(diagnosis: Diagnosis) -> str:
     """The data of :func:`data` as text."""
-    return json.dumps(data(diagnosis), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(data(diagnosis), separators=(",", ":"), allow_nan=False)
 
 
 def data(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -84,14 +84,19 @@ def bins(n: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
 
 def quartiles(layer: LayerSample) -> dict[str, NDArray[np.float64]]:
     """Each measure's median, lower and upper quartile in each bin: (3, heads, bins); NaN where nothing is finite."""
-    groups, curves = bins(layer.n), {}
-    for name, values in layer.measures.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a bin without a finite value is NaN, as it should be
-            known = values if np.isfinite(values).all() else np.where(np.isfinite(values), values, np.nan)
-            of = np.quantile if known is values else np.nanquantile
-            curves[name] = np.stack([of(known[:, group], [0.5, 0.25, 0.75], axis=1) for group in groups], -1)
-    return curves
+    values = np.stack(list(layer.measures.values()))  # (measures, heads, rows)
+    values = np.where(np.isfinite(values), values, np.nan)
+    lines = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a bin without a finite value is NaN, as it should be
+        for group in bins(layer.n):
+            inside = values[..., group]
+            plain = np.quantile(inside, [0.5, 0.25, 0.75], axis=-1)  # NaN where anything is
+            missing = np.isnan(plain[0])
+            plain[:, missing] = np.nanquantile(inside[missing], [0.5, 0.25, 0.75], axis=-1)
+            lines.append(plain)
+    curves = np.stack(lines, -1)  # (3, measures, heads, bins)
+    return {name: curves[:, index] for index, name in enumerate(layer.measures)}
 
 
 def _layer(layer: LayerSample) -> dict[str, Any]:

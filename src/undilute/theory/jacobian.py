@@ -527,7 +527,7 @@ def largest_eigenvalue(p: Tensor) -> Tensor:
 
 def _solve_secular(p: Tensor) -> _Secular:
     """Newton's method on K(s) of the module's docstring, for every row at once."""
-    rounding = 4 * torch.finfo(p.dtype).eps
+    enough = torch.finfo(p.dtype).eps ** 0.5 / 4  # steps shrink quadratically: the one after this is below rounding
     top, index, rest = _set_apart(p)
     second = rest.amax(-1, keepdim=True)
     regular = (top > second) & (second > 0)
@@ -541,7 +541,7 @@ def _solve_secular(p: Tensor) -> _Secular:
         growth = R * ((1 - share) * R / top - 1) / (share * R.square() / top + slope)
         growth = torch.where(regular, growth, 0.0)
         share = share * (1 + growth)
-        if bool((growth <= rounding).all()):
+        if bool((growth <= enough).all()):
             break
     return _Secular(top, second, index, regular, share, rest, distance)
 

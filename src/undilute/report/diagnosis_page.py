@@ -1,0 +1,110 @@
+"""A diagnosis as one HTML file: what every head does over context length, to look at, sort, filter and click through.
+
+The page holds its data, style and script, so it works from a disk without a network; a content security policy forbids
+every request and every script but its own. Text of the model and of its input reaches the page as JSON whose marks are
+escaped, and the script puts it in as text only. The details of a layer are parsed when one of its heads is looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files as resources
+from statistics import median
+from typing import Any
+
+from undilute.diagnosis.result import Diagnosis
+from undilute.errors import MissingExtra
+from undilute.report import diagnosis_data
+
+SCRIPTS = ("elements.js", "charts.js", "diagnosis.js")
+UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")  # the last: halves of a character, which no file can hold
+DETAILS = ("curves", "points", "shown")  # of a head: the bulk of the data, needed only when the head is selected
+
+
+def page(diagnosis: Diagnosis) -> str:
+    """A self-contained HTML page; the same diagnosis gives the same text."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError:
+        raise MissingExtra("jinja2", "plot") from None
+    data = diagnosis_data.data(diagnosis)
+    heads: list[dict[str, Any]] = data["heads"]
+    details = [{part: head.pop(part) for part in DETAILS} for head in heads]
+    script = "\n".join(_template(part) for part in SCRIPTS)
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["thousands"] = "{:,}".format
+    return environment.from_string(_template("diagnosis.html")).render(
+        data=data,
+        limits=data["question"]["thresholds"],
+        size=size(data["subject"]["parameters"]),
+        summary=summary(heads),
+        style=Markup(_template("diagnosis.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        overview=Markup(embedded(data)),
+        details=[Markup(embedded(layer)) for layer in _by_layer(details, data["layers"])],
+    )
+
+
+def summary(heads: Sequence[dict[str, Any]]) -> str:
+    """The diagnosis in one sentence.
+
+    Parameters
+    ----------
+    heads : as :func:`undilute.report.diagnosis_data.data` gives them
+
+    Examples
+    --------
+    >>> summary([dict(kind="diluting", top_now=0.08, top_target=0.02, n_target=131072), dict(kind="sharp")])
+    '1 of 2 heads dilutes: at 131,072 tokens its top weight falls from 0.08 to 0.02.'
+    """
+    diluting = [head for head in heads if head["kind"] == "diluting"]
+    if not diluting:
+        return f"None of {len(heads):,} heads dilutes."
+    now, target = (median(head[at] for head in diluting) for at in ("top_now", "top_target"))
+    length = max(head["n_target"] for head in diluting)
+    one = len(diluting) == 1
+    return (
+        f"{len(diluting):,} of {len(heads):,} heads {'dilutes' if one else 'dilute'}: at {length:,} tokens "
+        f"{'its' if one else 'their'} top weight falls from {'' if one else 'a median '}{now:.2g} to {target:.2g}."
+    )
+
+
+def size(parameters: int) -> str:
+    """How many parameters, in the units people use.
+
+    Examples
+    --------
+    >>> size(134_515_008), size(7_240_000_000), size(5_000)
+    ('135M', '7.24B', '5,000')
+    """
+    for unit, name in ((1_000_000_000, "B"), (1_000_000, "M")):
+        if parameters >= unit:
+            return f"{parameters / unit:.3g}{name}"
+    return f"{parameters:,}"
+
+
+def embedded(value: object) -> str:
+    """JSON that can stand in a script element: no character in it can end the element or begin another.
+
+    Examples
+    --------
+    >>> print(embedded(["</script>"]))
+    ["\\u003c/script\\u003e"]
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return UNSAFE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
+
+
+def _by_layer(heads: Sequence[object], layers: Sequence[dict[str, Any]]) -> list[Sequence[object]]:
+    ends = [sum(layer["heads"] for layer in layers[: index + 1]) for index in range(len(layers))]
+    return [heads[end - layer["heads"] : end] for end, layer in zip(ends, layers, strict=True)]
+
+
+def _template(name: str) -> str:
+    return resources("undilute.report").joinpath("templates", name).read_text(encoding="utf-8")
