@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from undilute import rules
+from undilute.experiments import diagnosis_cost
 from undilute.report import audit_page, files, rule_table, speed_report
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("forward", "training", "long", "long-training")
+SUMMARY = ROOT / "docs" / "results" / "smollm2.txt"
+COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
 
 def current(text: str) -> str:
     """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
     measured = [ROOT / "benchmarks" / "results" / name / "speed.json" for name in RESULTS]
     figures = [figure for path in measured for figure in speed_report.from_json(path.read_text())]
-    tables = {"rules": rule_table.markdown(rules.names(), 1024), "speed": speed_report.markdown(figures)}
+    tables = {
+        "rules": rule_table.markdown(rules.names(), 1024),
+        "speed": speed_report.markdown(figures),
+        "smollm2": f"```console\n$ undilute diagnose\n{SUMMARY.read_text().rstrip()}\n```",
+        "cost": diagnosis_cost.markdown(diagnosis_cost.from_json(COSTS.read_text())),
+    }
     for name, table in tables.items():
         between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
     return text
 
 
+def diagnosis() -> None:
+    """The README's picture and summary: a real diagnosis, and its page as a browser shows it."""
+    from playwright.sync_api import sync_playwright
+
+    page = ROOT / "build" / "diagnosis.html"
+    command = [sys.executable, "-m", "undilute", "diagnose", "--html", str(page)]
+    environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1"}
+    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    lines = [line.rstrip() for line in printed.splitlines() if not line.startswith("wrote ")]
+    files.write(SUMMARY, "\n".join(lines).strip() + "\n")
+    with sync_playwright() as playwright:
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        view = browser.new_page(viewport={"width": 1280, "height": 1290})
+        view.goto(page.as_uri())
+        files.write(ROOT / "docs" / "images" / "diagnosis.png", view.screenshot())
+        browser.close()
+
+
 def main() -> None:
     readme = ROOT / "README.md"
+    diagnosis()
     files.write(readme, current(readme.read_text()))
     files.write(ROOT / "docs/audit.md", audit_page.markdown())
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)

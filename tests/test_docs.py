@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import torch
 
 import undilute as ud
@@ -38,13 +39,15 @@ def test_the_readme_counts_the_verdicts() -> None:
     assert f"{sentence}{counted[Verdict.CONDITIONAL]} only under a condition" in README.replace("\n", " ")
 
 
-def test_the_readmes_python_runs() -> None:
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes a report
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 2
     try:
         exec("\n".join(blocks), {})
     finally:
         ud.rules.unregister("squared-relu")
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.json"}
 
 
 def test_the_example_of_contributing_is_a_rule() -> None:

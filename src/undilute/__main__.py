@@ -8,7 +8,7 @@ from undilute.errors import MissingExtra, UndiluteError
 
 
 def main() -> None:
-    """Run the command line; an Undilute error becomes one line on stderr and exit code 2."""
+    """Run the command line; an Undilute error becomes one line on stderr and exit code 2, Ctrl-C exit code 130."""
     try:
         try:
             from undilute.cli import app
@@ -18,6 +18,9 @@ def main() -> None:
     except UndiluteError as error:
         print(f"undilute: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("undilute: interrupted; nothing was written.", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -157,6 +157,8 @@ def diagnose_model(
 
     if length is not None and target < length:
         raise InvalidValue(f"--target = {target:,}: must not be below --length = {length:,}; a forecast looks ahead.")
+    for path in filter(None, (html, as_json, as_csv)):
+        files.check_writable(path)
     prose = texts.read([*(text or []), *(more or [])])
     with console.status(f"loading {model} …"):
         network, tokenizer = models.load(model, cache=cache, trust_remote_code=trust_remote_code)

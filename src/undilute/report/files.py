@@ -31,6 +31,20 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def check_writable(path: Path) -> None:
+    """Say before the work, not after it, that ``path`` cannot be written."""
+    folder = next(each for each in path.absolute().parents if each.exists())
+    reason = None
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"{str(folder)!r} is a file"
+    elif not os.access(folder, os.W_OK):
+        reason = "no permission"
+    if reason is not None:
+        raise InvalidValue(f"cannot write {str(path)!r}: {reason}; choose a file in a folder you may write to.")
+
+
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows of equal keys as CSV with a header line."""
     text = io.StringIO()
