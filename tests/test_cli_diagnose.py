@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -66,7 +67,8 @@ def test_a_real_model_without_network(tmp_path: Path) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "of 270 heads dilute over 128 tokens" in result.stdout.replace("\n", " ")
+    printed = " ".join(result.stdout.split())
+    assert re.search(r"smollm2, 128 tokens read: \d+ of 270 heads dilute: at 4,096 tokens", printed)
     assert all(len(line) <= 80 for line in result.stdout.splitlines() if not line.startswith("wrote "))
     content = json.loads((tmp_path / "out/report.json").read_text())
     assert len(content["heads"]) == 270

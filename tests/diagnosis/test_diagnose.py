@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, Mis
 
 import undilute as ud
 from tests.diagnosis.constructed import GAPS, HEADS, constructed
-from undilute.diagnosis import Heads
+from undilute.diagnosis import Head, Heads
 from undilute.diagnosis.diagnose import encoder_lengths
 from undilute.report import diagnosis_data
 
@@ -104,6 +104,17 @@ def test_heads_select_by_kind_worst_first(made: ud.Diagnosis) -> None:
     assert [head.lost for head in several] == sorted((head.lost for head in made.heads), reverse=True)
     assert several[0].lost > several[-1].lost
     assert "1 diluting" in repr(made)
+
+
+def test_the_summary_says_how_many_and_how_much(made: ud.Diagnosis) -> None:
+    def of(*heads: Head) -> str:
+        return ud.Diagnosis(made.subject, made.question, made.layers, heads).summary
+
+    sharp, diluting = made.heads.sharp[0], made.heads.diluting[0]
+    one, other = replace(diluting, top_now=0.2, top_target=0.05), replace(diluting, top_now=0.4, top_target=0.01)
+    assert of(sharp, sharp, sharp) == "None of 3 heads dilutes."
+    assert of(one, sharp) == "1 of 2 heads dilutes: at 65,536 tokens its top weight falls from 0.2 to 0.05."
+    assert of(one, other) == "2 of 2 heads dilute: at 65,536 tokens their top weight falls from a median 0.3 to 0.03."
 
 
 def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tmp_path: Path) -> None:

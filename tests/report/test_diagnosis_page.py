@@ -134,18 +134,6 @@ def test_a_lone_surrogate_does_not_stop_the_page(diagnosis: Diagnosis, tmp_path:
     assert "\\ud83e" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_the_summary_says_how_many_and_how_much() -> None:
-    dilutes = {"kind": "diluting", "top_now": 0.2, "top_target": 0.05, "n_target": 4096}
-    worse = dilutes | {"top_now": 0.4, "top_target": 0.01}
-    assert diagnosis_page.summary([{"kind": "sharp"}] * 3) == "None of 3 heads dilutes."
-    assert "1 of 1 heads dilutes: at 4,096 tokens its top weight falls from 0.2 to 0.05" in diagnosis_page.summary(
-        [dilutes]
-    )
-    assert "2 of 2 heads dilute: at 4,096 tokens their top weight falls from a median 0.3 to 0.03" in (
-        diagnosis_page.summary([dilutes, worse])
-    )
-
-
 def test_without_jinja_the_error_names_the_extra(diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"undilute\[plot\]"):

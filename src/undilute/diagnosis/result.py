@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from undilute.diagnosis.heads import Head, Heads
@@ -60,6 +61,19 @@ class Diagnosis:
     def __repr__(self) -> str:
         kinds = ", ".join(f"{number} {kind}" for kind, number in self.counts.items() if number)
         return f"Diagnosis of {self.subject.model!r} at {self.question.length:,} tokens: {kinds}"
+
+    @property
+    def summary(self) -> str:
+        """The outcome in one sentence."""
+        some, every = self.heads.diluting, len(self.heads)
+        if not some:
+            return f"None of {every:,} heads dilutes."
+        now, target = (median(getattr(head, at) for head in some) for at in ("top_now", "top_target"))
+        one = len(some) == 1
+        return (
+            f"{len(some):,} of {every:,} heads {'dilutes' if one else 'dilute'}: at {self.question.target:,} tokens "
+            f"{'its' if one else 'their'} top weight falls from {'' if one else 'a median '}{now:.2g} to {target:.2g}."
+        )
 
     @property
     def counts(self) -> dict[Kind, int]:

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Sequence
 from importlib.resources import files as resources
-from statistics import median
 from typing import Any
 
 from undilute.diagnosis.result import Diagnosis
@@ -42,36 +41,12 @@ def page(diagnosis: Diagnosis) -> str:
         data=data,
         limits=data["question"]["thresholds"],
         size=size(data["subject"]["parameters"]),
-        summary=summary(heads),
+        summary=diagnosis.summary,
         style=Markup(_template("diagnosis.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         overview=Markup(embedded(data)),
         details=[Markup(embedded(layer)) for layer in _by_layer(details, data["layers"])],
-    )
-
-
-def summary(heads: Sequence[dict[str, Any]]) -> str:
-    """The diagnosis in one sentence.
-
-    Parameters
-    ----------
-    heads : as :func:`undilute.report.diagnosis_data.data` gives them
-
-    Examples
-    --------
-    >>> summary([dict(kind="diluting", top_now=0.08, top_target=0.02, n_target=131072), dict(kind="sharp")])
-    '1 of 2 heads dilutes: at 131,072 tokens its top weight falls from 0.08 to 0.02.'
-    """
-    diluting = [head for head in heads if head["kind"] == "diluting"]
-    if not diluting:
-        return f"None of {len(heads):,} heads dilutes."
-    now, target = (median(head[at] for head in diluting) for at in ("top_now", "top_target"))
-    length = max(head["n_target"] for head in diluting)
-    one = len(diluting) == 1
-    return (
-        f"{len(diluting):,} of {len(heads):,} heads {'dilutes' if one else 'dilute'}: at {length:,} tokens "
-        f"{'its' if one else 'their'} top weight falls from {'' if one else 'a median '}{now:.2g} to {target:.2g}."
     )
 
 

@@ -42,16 +42,9 @@ def terminal(diagnosis: Diagnosis) -> Iterator[RenderableType]:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """The outcome in one sentence, in rich's markup."""
-    heads, length, target = diagnosis.heads, diagnosis.question.length, diagnosis.question.target
-    name = escape(diagnosis.subject.model)
-    if not heads.diluting:
-        return f"[bold]{name}[/]: none of {len(heads)} heads dilutes over {length:,} tokens."
-    now, later = _median(heads.diluting, "top_now"), _median(heads.diluting, "top_target")
-    return (
-        f"[bold]{name}[/]: [red bold]{len(heads.diluting)} of {len(heads)} heads dilute[/] over {length:,} tokens; at "
-        f"{target:,} their top weight is forecast to fall from {now:.2g} to {later:.2g} (medians)."
-    )
+    """What was read and the outcome, in rich's markup."""
+    name, length = escape(diagnosis.subject.model), diagnosis.question.length
+    return f"[bold]{name}[/], {length:,} tokens read: [bold]{diagnosis.summary}[/]"
 
 
 def _kinds(diagnosis: Diagnosis) -> Table:
