@@ -19,7 +19,7 @@ def main() -> None:
         print(f"undilute: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("undilute: interrupted; nothing was written.", file=sys.stderr)
+        print("undilute: interrupted.", file=sys.stderr)
         sys.exit(130)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from undilute import __version__, rules
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidValue, MissingExtra
 from undilute.rules.parameters import count
 
 app = typer.Typer(
@@ -86,7 +88,7 @@ def plot_rules(
         }
     console.print(rule_plots.terminal(points))
     for name, content in contents.items():
-        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command("audit")
@@ -123,7 +125,7 @@ def audit_statements(
     if as_json is not None:
         contents[as_json] = audit_page.to_json(results, seed)
     for path, content in contents.items():
-        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True, markup=False)
     if not all(result.reproduces for result in results):
         raise typer.Exit(1)
 
@@ -137,7 +139,7 @@ def diagnose_model(
     text: Annotated[list[Path] | None, typer.Option(help="Text to read; by default what CPython ships.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens to read; 2,048 or what there is by default.")] = None,
     target: Annotated[int, typer.Option(help="The length to forecast.")] = 131_072,
-    rows: Annotated[int, typer.Option(help="Sampled rows of each head.")] = 128,
+    rows: Annotated[int, typer.Option(help="Sampled rows of each head.")] = 96,
     x: Annotated[str, typer.Option(help="What d̃ and N_s/N look at: the layer's values, or its input.")] = "values",
     top: Annotated[int, typer.Option(help="The N of top-N mass, d̃ and N_s/N.")] = 5,
     sinks: Annotated[int, typer.Option(help="How many of the first tokens count as sink.")] = 1,
@@ -159,8 +161,11 @@ def diagnose_model(
         raise InvalidValue(f"--target = {target:,}: must not be below --length = {length:,}; a forecast looks ahead.")
     for path in filter(None, (html, as_json, as_csv)):
         files.check_writable(path)
+    for wanted, package, extra in ((html, "jinja2", "plot"), (as_csv, "pandas", "models")):
+        if wanted is not None and importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, extra)
     prose = texts.read([*(text or []), *(more or [])])
-    with console.status(f"loading {model} …"):
+    with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model, cache=cache, trust_remote_code=trust_remote_code)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("reading …", total=getattr(network.config, "num_hidden_layers", None))
@@ -190,7 +195,7 @@ def diagnose_model(
     for part in diagnosis_text.terminal(found):
         console.print(part)
     for path, content in contents.items():
-        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command("bench-diagnosis")
@@ -210,7 +215,7 @@ def bench_diagnosis(
 
     sizes = _sizes("--lengths", lengths)
     count("--repeat", repeat)
-    with console.status(f"loading {model} …"):
+    with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model)
     read = [tokens(tokenizer, texts.shipped(), network, length) for length in sizes]
     with Progress(console=console, transient=True) as progress:
@@ -219,7 +224,7 @@ def bench_diagnosis(
     console.print(diagnosis_cost.table(costs))
     command = f"undilute bench-diagnosis --model {model} --lengths {lengths} --repeat {repeat} --dense {dense}"
     path = files.write(output / "diagnosis.json", diagnosis_cost.to_json(costs, speed.machine(), command))
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 BENCHED = (
@@ -268,7 +273,7 @@ def bench(
         "speed.png": speed_report.chart(figures, subtitle),
     }
     for name, content in contents.items():
-        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _sizes(name: str, text: str) -> list[int]:

@@ -62,16 +62,15 @@ def test_the_fitted_law_is_the_constructed_one(made: ud.Diagnosis) -> None:
 
 def test_the_advice_holds_what_it_promises(made: ud.Diagnosis) -> None:
     head = made.heads.at(0, HEADS.index("diluting"))
-    assert head.advice.rule == "ssmax"
-    rule = ud.rules.get("ssmax", **head.advice.parameters)
+    assert head.advice.rule is not None
+    rule = ud.rules.get(head.advice.rule, **head.advice.parameters)
     for n in (LENGTH, TARGET):
-        logits = torch.zeros(n - 1)  # the row without its sink
-        logits[0] = GAPS["diluting"]
-        # the rule counts the sink's key too, so the factor is that of n keys
-        factor = head.advice.parameters["s"] * math.log(n) + head.advice.parameters["b"]
-        assert float((factor * logits).softmax(-1)[0]) == pytest.approx(head.top_now, rel=1e-3)
-    weights = rule(torch.cat([torch.zeros(TARGET - 1), torch.tensor([GAPS["diluting"]])]))
-    assert float(weights[-1]) == pytest.approx(head.top_now, rel=0.03)
+        logits = torch.zeros(n)
+        logits[-1] = GAPS["diluting"]
+        assert float(rule(logits)[-1]) == pytest.approx(head.top_now, rel=5e-3), n
+    for n in (16, 64, 256):  # shorter contexts stay as they are
+        logits = torch.randn(n, generator=torch.Generator().manual_seed(n))
+        assert torch.allclose(rule(logits), logits.softmax(-1))
     assert all(made.heads.at(0, HEADS.index(name)).advice.rule is None for name in HEADS if name != "diluting")
 
 
@@ -79,7 +78,7 @@ def test_frame_has_a_line_per_head_and_curves_one_per_row(made: ud.Diagnosis) ->
     frame, curves = made.frame(), made.curves()
     assert len(frame) == 5
     assert list(frame["kind"]) == [head.kind for head in made.heads]
-    assert len(curves) == 5 * 128
+    assert len(curves) == 5 * 96
     rows = curves[(curves["layer"] == 0) & (curves["head"] == HEADS.index("uniform"))]
     assert np.allclose(rows["top_weight"], 1 / rows["n"], rtol=1e-5)
     assert np.allclose(rows["n_eff"], rows["n"], rtol=1e-5)
@@ -93,7 +92,7 @@ def test_frame_goes_to_csv_and_parquet(made: ud.Diagnosis, tmp_path: Path) -> No
     made.frame().to_parquet(tmp_path / "heads.parquet")
     made.curves().to_csv(tmp_path / "curves.csv", index=False)
     assert pandas.read_parquet(tmp_path / "heads.parquet")["kind"].tolist() == [head.kind for head in made.heads]
-    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * 128
+    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * 96
 
 
 def test_heads_select_by_kind_worst_first(made: ud.Diagnosis) -> None:
@@ -125,7 +124,7 @@ def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tm
     assert len(content["tokens"]) == LENGTH
     head = content["heads"][HEADS.index("diluting")]
     layer = content["layers"][0]
-    assert len(layer["n"]) == len(head["points"]["top_weight_beside_sink"]) == 128
+    assert len(layer["n"]) == len(head["points"]["top_weight_beside_sink"]) == 96
     assert all(len(line) == len(layer["bins"]) for lines in head["curves"].values() for line in lines)
     shown = content["heads"][HEADS.index("sink")]["shown"][-1]
     assert shown["keys"][0] == 0  # the sink's head looks at the first token
@@ -188,11 +187,19 @@ def test_a_sliding_window_bounds_what_can_dilute() -> None:
         sliding_window=64,
         max_position_embeddings=512,
     )
-    found = ud.diagnose(MistralForCausalLM(config).eval(), None, torch.arange(512) % 60)
+    model = MistralForCausalLM(config).eval()
+    found = ud.diagnose(model, None, torch.arange(512) % 60)
+    short = ud.diagnose(model, None, torch.arange(64) % 60)  # the window is as wide as all that is read
+    assert all(head.n_target == 64 and "window" in head.advice.text for head in short.heads)
     assert found.curves()["n"].max() == 64
     assert all(head.n_target == 64 and head.gamma == 0.0 for head in found.heads)
     assert all(head.top_target == pytest.approx(head.top_now) for head in found.heads)
     assert all("window" in head.advice.text for head in found.heads)
+
+
+def test_no_window_no_talk_of_one() -> None:
+    found = ud.diagnose(small(), None, torch.arange(256) % 60, target=256)
+    assert all("window keeps" not in head.advice.text for head in found.heads)
 
 
 def test_fewer_measures_on_request() -> None:
@@ -211,7 +218,12 @@ def test_fewer_measures_on_request() -> None:
         ({"length": 10}, "at least 64"),
         ({"target": 100}, "must not be below the 200 tokens"),
         ({"target": 0}, "target = 0"),
-        ({"rows": 0}, "rows"),
+        ({"rows": 0}, "rows = 0"),
+        ({"rows": 8}, "rows = 8: must be at least 16"),
+        ({"seed": -1}, "seed = -1"),
+        ({"text": None}, "text is a NoneType"),
+        ({"text": torch.rand(200)}, "must be whole numbers"),
+        ({"text": torch.arange(200)}, "token ids from 0 to 199"),
         ({"x": "keys"}, "must be 'values' or 'input'"),
         ({"measures": ["entropi"]}, "did you mean 'entropy'"),
         ({"text": torch.arange(200)[None] % 60}, "one sequence"),
@@ -223,6 +235,17 @@ def test_bad_input_is_one_clear_error(arguments: dict[str, object], message: str
     given: dict[str, object] = {"text": torch.arange(200) % 60} | arguments
     with pytest.raises(ud.UndiluteError, match=message):
         ud.diagnose(small(), None, given.pop("text"), **given)  # type: ignore[arg-type]
+
+
+def test_only_hugging_face_models_can_be_read() -> None:
+    for model in (torch.nn.Linear(3, 3), "gpt2"):
+        with pytest.raises(ud.InvalidValue, match="must be a Hugging Face model"):
+            ud.diagnose(model, None, torch.arange(200))  # type: ignore[arg-type]
+
+
+def test_a_head_that_is_not_there_is_an_error(made: ud.Diagnosis) -> None:
+    with pytest.raises(ud.InvalidValue, match="layer 9 head 0"):
+        made.heads.at(9, 0)
 
 
 def test_weights_that_are_not_finite_are_noticed() -> None:

@@ -47,6 +47,16 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     assert 0.88 <= covered <= 0.99
 
 
+def test_the_level_is_that_of_the_rows_it_is_taken_from() -> None:
+    bent = np.where(N > 1000, 1.0, 0.0) - 0.5 * np.log(N)  # one law up to 1,000, one higher beyond
+    plain, levelled = fit.robust_lines(np.log(N), bent[None]), fit.robust_lines(np.log(N), bent[None], level=N > 1000)
+    x = np.log(2000.0)
+    assert float(levelled.slope[0]) == float(plain.slope[0])
+    assert abs(float(levelled.at(x)[0]) - (1 - 0.5 * x)) < abs(float(plain.at(x)[0]) - (1 - 0.5 * x)) / 3
+    low, high = levelled.interval_at(x)
+    assert float(low[0]) <= float(levelled.at(x)[0]) <= float(high[0])
+
+
 def test_the_same_n_everywhere_gives_a_flat_line() -> None:
     line = fit.robust_lines(np.full(20, 3.0), np.arange(20.0)[None])
     assert float(line.slope[0]) == 0.0
@@ -83,6 +93,7 @@ def test_scale_to_hold_is_exact_for_equal_competitors(gap: float, length: int, t
         "diluting",
         length,
         target,
+        is_bounded=False,
         gamma=1.0,
         fall=math.log((target - 1) / (length - 1)),
         top_now=1 / (1 + math.exp(-logit)),
@@ -102,10 +113,10 @@ def test_scale_to_hold_is_exact_for_equal_competitors(gap: float, length: int, t
 
 
 def test_advice_is_computed_not_canned() -> None:
-    base = Findings("diluting", 1024, 65_536, 0.9, 4.16, 0.3, 0.01, 6.0, 18.0, 0.5, 0.0, 0.0, 64, 5.0)
+    base = Findings("diluting", 1024, 65_536, False, 0.9, 4.16, 0.3, 0.01, 6.0, 18.0, 0.5, 0.0, 0.0, 64, 5.0)
     one, other = advise(base), advise(replace(base, rise_doubled=3.0, rise_quadrupled=9.0))
     assert one.scale != other.scale
-    assert f"{other.parameters['s']:.3g}" in other.text
+    assert f"{other.parameters['beta']:.3g}" in other.text
     assert "feeds its sink" in advise(replace(base, sink_share=0.3)).text
     assert "entmax15" in advise(replace(base, lead=1.8)).text
     assert "Adaptive temperature" in advise(replace(base, entropy_target=8.0)).text

@@ -367,8 +367,8 @@ def test_filters_by_kind_and_by_text(page: Page, diagnosis: Diagnosis) -> None:
     found = list(zip(column(page, "layer"), column(page, "head"), strict=True))
     assert len(found) == HEADS + LAYERS - 1
     assert all("2" in pair for pair in found)
-    page.fill("#find", "SSMAX")
-    assert len(column(page, "kind")) == sum(head.advice.rule == "ssmax" for head in diagnosis.heads)
+    page.fill("#find", "LLAMA4")
+    assert len(column(page, "kind")) == sum(head.advice.rule == "llama4" for head in diagnosis.heads)
     page.fill("#find", "nothing has this")
     assert page.locator("#matches").inner_text() == f"0 of {LAYERS * HEADS} heads"
 
@@ -435,7 +435,7 @@ def test_advice_can_be_copied(page: Page, diagnosis: Diagnosis) -> None:
     page.click(cell(advised.layer, advised.head))
     code = page.locator("#advice-code").inner_text()
     given = {name: float(value) for name, value in re.findall(r"(\w+)=([-\d.e]+)", code)}
-    assert code.startswith('undilute.rules.get("ssmax", ')
+    assert code.startswith('undilute.rules.get("llama4", ')
     assert given == pytest.approx(advised.advice.parameters, rel=1e-3)
     page.click("#copy")
     page.wait_for_function("['Copied', 'Selected'].includes(document.getElementById('copy').textContent)")

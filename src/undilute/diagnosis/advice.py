@@ -2,14 +2,16 @@
 
 A factor β on the logits moves the logit of the top weight by Δ(β), read off the sampled rows at β = 2 and 4 (powers of
 the weights give it exactly) and taken as straight lines between. Going from the measured length L to the target T costs
-what the fitted law falls by; the β with Δ(β) equal to that holds the weight, and SSMax's s·ln n + b through (L, 1) and
-(T, β) holds it on the way. For equal competitors this is exact: Δ(β) = (β − 1)·gap.
+what the fitted law falls by; the β with Δ(β) equal to that holds the weight. For equal competitors this is exact:
+Δ(β) = (β − 1)·gap. The advised rule is Llama 4's scale, 1 up to L and then growing with ln n to β at T: short contexts
+stay as they are, where a line s·ln n + b through both points would flatten or even invert them.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -17,6 +19,7 @@ from undilute.diagnosis.kinds import Kind
 from undilute.theory import adaptive, sparse
 
 HOLDS = 0.1  # an exponent below which words may say that a weight holds
+WORTH_SAYING = 0.1  # a sink's share from which advice mentions it
 LARGEST_SCALE = 8.0  # twice what was measured: beyond it the straight line says nothing
 
 
@@ -48,6 +51,7 @@ class Findings:
     ----------
     kind : of head
     length, target : keys at the measured and at the wanted length
+    is_bounded : whether a sliding window keeps the keys from growing
     gamma : dilution exponent
     fall : by which the logit of the fitted top weight falls from the length to the target
     top_now, top_target : fitted top weight at both, sink left out
@@ -61,6 +65,7 @@ class Findings:
     kind: Kind
     length: int
     target: int
+    is_bounded: bool
     gamma: float
     fall: float
     top_now: float
@@ -85,13 +90,15 @@ def advise(head: Findings) -> Advice:
             f"keys are too close to tell apart.{_sparse(head)}"
         )
         return Advice(None, {}, 1.0, f"no factor on its logits holds {head.top_now:.2g}", text)
-    s = (scale - 1) / math.log(head.target / head.length)
-    b = 1 - s * math.log(head.length)
+    floor_length = head.length + 1
+    beta = (scale - 1) / math.log1p(head.target // floor_length)
+    rule = f"llama4 with beta = {beta:.3g}, floor_length = {floor_length}"
     text = (
-        f"ssmax with s = {s:.3g}, b = {b:.3g} (logits × {scale:.2f} at {head.target:,} tokens) would hold its top "
-        f"weight at {head.top_now:.3g} instead of {head.top_target:.2g}.{_sink(head)}{_sparse(head)}{_adaptive(head)}"
-    )
-    return Advice("ssmax", {"s": s, "b": b}, scale, f"ssmax(s={s:.3g}, b={b:.3g}) would hold {head.top_now:.2g}", text)
+        f"{rule} (logits as they are up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold its "
+        f"top weight at {head.top_now:.2g} instead of {head.top_target:.2g}."
+    ) + (_sink(head) + _sparse(head) + _adaptive(head))
+    parameters = {"beta": beta, "floor_length": float(floor_length)}
+    return Advice("llama4", parameters, scale, f"llama4(beta={beta:.3g}) would hold {head.top_now:.2g}", text)
 
 
 def scale_to_hold(head: Findings) -> float | None:
@@ -102,7 +109,7 @@ def scale_to_hold(head: Findings) -> float | None:
     Equal competitors and a gap of 6: β·6 = 6 + ln(65535/1023).
 
     >>> fall = math.log(65535 / 1023)
-    >>> found = Findings("diluting", 1024, 65536, 1.0, fall, 0.28, 0.006, 6.0, 18.0, 6.0, 0.0, 0.0, 64, 11.0)
+    >>> found = Findings("diluting", 1024, 65536, False, 1.0, fall, 0.28, 0.006, 6.0, 18.0, 6.0, 0.0, 0.0, 64, 11.0)
     >>> round(scale_to_hold(found), 4)
     1.6933
     """
@@ -114,7 +121,7 @@ def scale_to_hold(head: Findings) -> float | None:
 
 
 def _leave(head: Findings) -> str:
-    if head.target <= head.length:
+    if head.is_bounded:
         return f"leave it: its window keeps it at {head.length:,} keys, however long the context."
     if head.kind == "sink":
         return f"leave it: {head.sink_share:.0%} of its attention rests on the first token, so little of it can dilute."
@@ -134,7 +141,7 @@ def _leave(head: Findings) -> str:
 
 
 def _sink(head: Findings) -> str:
-    if head.sink_share < 0.1:
+    if head.sink_share < WORTH_SAYING:
         return ""
     return f" The factor also feeds its sink, which has {head.sink_share:.0%}."
 
@@ -149,9 +156,14 @@ def _sparse(head: Findings) -> str:
 
 
 def _adaptive(head: Findings) -> str:
-    limit = adaptive.switch_off_entropy()
+    limit = _switch_off_entropy()
     if head.entropy_target <= limit:
         return ""
     return (
         f" Adaptive temperature as published would do nothing: {head.entropy_target:.1f} nats is past its {limit:.2f}."
     )
+
+
+@cache
+def _switch_off_entropy() -> float:
+    return adaptive.switch_off_entropy()

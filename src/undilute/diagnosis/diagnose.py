@@ -21,6 +21,7 @@ from undilute.diagnosis.result import Diagnosis, Subject
 from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
 from undilute.errors import InvalidValue
 from undilute.models.capture import Capture, LayerSample, X, capture
+from undilute.models.intercept import check_supported
 from undilute.models.limits import maximum_length
 from undilute.rules.parameters import count
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 USUAL_LENGTH = 2048
 USUAL_TARGET = 131_072
+USUAL_ROWS = 96  # of each head: about fourteen in each octave of n at 2,048 tokens
+FEWEST_ROWS = 16
 SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
 CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
 ENCODER_ROWS = 16  # sampled at each length
@@ -41,7 +44,7 @@ def diagnose(
     length: int | None = None,
     target: int = USUAL_TARGET,
     *,
-    rows: int = 128,
+    rows: int = USUAL_ROWS,
     measures: Iterable[str] | None = None,
     x: X = "values",
     top: int = 5,
@@ -61,7 +64,7 @@ def diagnose(
     text : the text, or token ids (tokens,)
     length : tokens to read; by default 2,048, or as many as the text and the model have
     target : the length to forecast
-    rows : sampled rows of each head
+    rows : sampled rows of each head, at least 16
     measures : names of further measures to keep beside those the verdict needs; all by default
     x : what the weights select from in d̃ and N_s/N: "values" or the layer's "input"
     top, sinks, recent : what the measures count, see :func:`undilute.capture`
@@ -83,8 +86,12 @@ def diagnose(
     >>> len(d.heads), d.frame().shape[0]
     (8, 8)
     """
-    if target < 2:
-        raise InvalidValue(f"target = {target}: must be a number of tokens, at least the length that is measured.")
+    check_supported(model)
+    if count("rows", rows) < FEWEST_ROWS:
+        raise InvalidValue(f"rows = {rows}: must be at least {FEWEST_ROWS}, or there is no curve to fit.")
+    if not isinstance(seed, int) or seed < 0:
+        raise InvalidValue(f"seed = {seed!r}: must be a whole number, 0 or more.")
+    count("target", target)
     ids = tokens(tokenizer, text, model, length)
     if target < len(ids):
         raise InvalidValue(
@@ -109,7 +116,7 @@ def diagnose(
         ),
         question=question,
         layers=layers,
-        heads=[head for layer in layers for head in verdicts(layer, question)],
+        heads=verdicts(layers, question),
     )
 
 
@@ -125,9 +132,9 @@ def tokens(
     if length is not None and limit is not None and length > limit:
         raise InvalidValue(f"length = {length:,}: {type(model).__name__} reads at most {limit:,} tokens.")
     wanted = length or min(USUAL_LENGTH, limit or USUAL_LENGTH)
-    ids = text if isinstance(text, Tensor) else _tokenised(tokenizer, text, wanted)
-    if ids.ndim != 1:
-        raise InvalidValue(f"text has shape {tuple(ids.shape)}: token ids must be one sequence, (tokens,).")
+    if not isinstance(text, str | Tensor):
+        raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
+    ids = _checked(text, model) if isinstance(text, Tensor) else _tokenised(tokenizer, text, wanted)
     if len(ids) < (length or SHORTEST_LENGTH):
         raise InvalidValue(
             f"the text has {len(ids):,} tokens: must be at least {length or SHORTEST_LENGTH:,}; give a longer text"
@@ -179,6 +186,22 @@ def pieces(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor) -> list[str]:
     return [str(tokenizer.decode([number])) for number in ids.tolist()]
 
 
+def _checked(ids: Tensor, model: PreTrainedModel) -> Tensor:
+    """Token ids that the model has embeddings for."""
+    if ids.ndim != 1:
+        raise InvalidValue(f"text has shape {tuple(ids.shape)}: token ids must be one sequence, (tokens,).")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InvalidValue(f"text is a tensor of {ids.dtype}: token ids must be whole numbers.")
+    embeddings: Any = model.get_input_embeddings()
+    known = int(embeddings.num_embeddings)
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
+        raise InvalidValue(
+            f"text holds token ids from {int(ids.min())} to {int(ids.max())}: {type(model).__name__} knows 0 to "
+            f"{known - 1}."
+        )
+    return ids
+
+
 def _tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:
     if tokenizer is None:
         raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
@@ -210,8 +233,8 @@ def _forward(model: PreTrainedModel, ids: Tensor) -> None:
     hidden: Tensor = output[0]
     if not bool(hidden.isfinite().all()):
         raise InvalidValue(
-            f"{type(model).__name__} computes numbers that are not finite (NaN or infinity): its weights are broken, "
-            f"or {hidden.dtype} is too narrow for them; load it in float32."
+            f"{type(model).__name__} computes numbers that are not finite (NaN or infinity): its weights are "
+            f"broken, or {hidden.dtype} is too narrow for them."
         )
 
 

@@ -8,6 +8,7 @@ from typing import overload
 
 from undilute.diagnosis.advice import Advice
 from undilute.diagnosis.kinds import Kind
+from undilute.errors import InvalidValue
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,10 @@ class Heads(Sequence[Head]):
 
     def at(self, layer: int, head: int) -> Head:
         """The head with these indices."""
-        return next(each for each in self._heads if (each.layer, each.head) == (layer, head))
+        for each in self._heads:
+            if (each.layer, each.head) == (layer, head):
+                return each
+        raise InvalidValue(f"layer {layer} head {head}: must be among the {len(self)} heads here.")
 
     def of(self, kind: Kind) -> Heads:
         """Those of one kind, the one that loses most first."""

@@ -1,7 +1,8 @@
 """What kind of head is it?  Five kinds, and every threshold that decides between them.
 
 Short rows are the sampled rows in the first octave of n, long rows those in the last. Shares and top weights are those
-without the sink, except the sink's own. The first line that holds decides:
+without the sink, except the sink's own; γ is that from the measured length to the target. The first line that holds
+decides:
 
 | kind     | holds when                                                                                            |
 |----------|-------------------------------------------------------------------------------------------------------|
@@ -9,7 +10,7 @@ without the sink, except the sink's own. The first line that holds decides:
 | local    | three quarters or more of long rows' attention goes to the last keys (64), and n is 4 times as large  |
 | diffuse  | short rows look at half or more of what they see, and long rows still at a quarter: it averages        |
 | diluting | the top weight falls with exponent γ ≥ 0.25, its interval above 0.1                                   |
-| sharp    | none of these: the head holds its top weight, or nearly                                               |
+| sharp    | none of these: its top weight falls slowly or not at all                                              |
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Kind = Literal["sink", "local", "diffuse", "diluting", "sharp"]
 KINDS: tuple[Kind, ...] = ("diluting", "sharp", "local", "sink", "diffuse")
 MEANINGS: dict[Kind, str] = {
     "diluting": "its top weight falls as the context grows",
-    "sharp": "holds its top weight, or nearly",
+    "sharp": "its top weight falls slowly or not at all",
     "local": "looks at the last few tokens",
     "sink": "idle: parks its attention on the first token",
     "diffuse": "averages over what it sees, by design",

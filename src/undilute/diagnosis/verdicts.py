@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,14 +55,38 @@ class Question:
         return np.asarray(np.maximum(np.asarray(n, dtype=float) - self.sinks - 1, 1.0))
 
 
-def verdicts(layer: LayerSample, question: Question) -> list[Head]:
-    """A verdict on each head of a layer.
+def verdicts(layers: Sequence[LayerSample], question: Question) -> list[Head]:
+    """A verdict on each head of each layer, in order.
 
     Parameters
     ----------
-    layer : its sampled rows, with the measures in ``NEEDED``
+    layers : their sampled rows, with the measures in ``NEEDED``
     question : what to answer
     """
+    alike: dict[object, list[LayerSample]] = {}  # layers with the same rows are fitted at once
+    for layer in layers:
+        rows = (layer.n.tobytes(), layer.position.tobytes(), layer.window, layer.looks_ahead)
+        alike.setdefault(rows, []).append(layer)
+    found = {}
+    for group in alike.values():
+        places = [(layer, head) for layer in group for head in range(layer.heads)]
+        for (layer, head), verdict in zip(places, _verdicts(_joined(group), question), strict=True):
+            found[layer.index, head] = replace(verdict, layer=layer.index, head=head, name=layer.name)
+    return [found[place] for place in sorted(found)]
+
+
+def _joined(group: Sequence[LayerSample]) -> LayerSample:
+    """Layers that sampled the same rows as one layer with all their heads."""
+    names = group[0].measures
+    return replace(
+        group[0],
+        measures={name: np.concatenate([layer.measures[name] for layer in group]) for name in names},
+        keys=np.concatenate([layer.keys for layer in group]),
+        key_weights=np.concatenate([layer.key_weights for layer in group]),
+    )
+
+
+def _verdicts(layer: LayerSample, question: Question) -> list[Head]:
     sees = seen_at(layer, question)
     medians = {name: _median(values[:, octave(layer.n, last=True)]) for name, values in layer.measures.items()}
     numbers = _top_weight(layer, question, sees) | _effective_keys(layer, question, sees)
@@ -74,10 +99,11 @@ def verdicts(layer: LayerSample, question: Question) -> list[Head]:
 
 def seen_at(layer: LayerSample, question: Question) -> int:
     """How many keys a row of this layer sees at the target: fewer than the target in a sliding window."""
-    windowed = layer.n < layer.position + 1
-    if windowed.any() and not layer.looks_ahead:
-        return int(min(question.target, layer.n[windowed].max()))
-    return question.target
+    if layer.looks_ahead:
+        return question.target
+    windowed = layer.n < layer.position + 1  # seen to be so, also where a layer does not say how wide its window is
+    widths = [layer.window] if layer.window else layer.n[windowed].tolist()
+    return int(min(question.target, max(widths, default=question.target)))
 
 
 def octave(n: NDArray[np.int64], *, last: bool) -> NDArray[np.bool_]:
@@ -88,11 +114,13 @@ def octave(n: NDArray[np.int64], *, last: bool) -> NDArray[np.bool_]:
 def _top_weight(layer: LayerSample, question: Question, sees: int) -> dict[str, Array]:
     """The law of the top weight, its exponent and its forecast, of every head."""
     weights = layer.measures["top_weight_beside_sink"]
-    lines = fit.robust_lines(np.log(question.others(layer.n)), fit.logit(weights), question.seed)
+    lines = fit.robust_lines(
+        np.log(question.others(layer.n)), fit.logit(weights), question.seed, level=octave(layer.n, last=True)
+    )
     now = int(layer.n.max())
     short, near, far = (float(question.others(n)) for n in (int(layer.n.min()), now, sees))
     spread = layer.measures["logit_spread"].max(1)
-    ceiling = fit.sigmoid(spread - math.log(sees - 1))
+    ceiling = fit.sigmoid(spread - math.log(far))
     low, high = (np.minimum(fit.sigmoid(end), ceiling) for end in lines.interval_at(math.log(far)))
     numbers = {
         "gap": lines.intercept,
@@ -105,6 +133,8 @@ def _top_weight(layer: LayerSample, question: Question, sees: int) -> dict[str, 
         "top_target_high": high,
         "ceiling_target": ceiling,
         "fall": -lines.slope * math.log(far / near),
+        "rise_doubled": _rise(layer, "doubled"),
+        "rise_quadrupled": _rise(layer, "quadrupled"),
     }
     return numbers | _exponents(lines, near, far, grows=sees > now or question.target == question.length)
 
@@ -125,7 +155,7 @@ def _half(gap: Array, slope: Array) -> Array:
 def _effective_keys(layer: LayerSample, question: Question, sees: int) -> dict[str, Array]:
     """The law of the effective keys and its forecast, of every head."""
     keys = np.maximum(layer.measures["n_eff_beside_sink"], 1.0)
-    lines = fit.robust_lines(np.log(layer.n), np.log(keys), question.seed)
+    lines = fit.robust_lines(np.log(layer.n), np.log(keys), question.seed, level=octave(layer.n, last=True))
     low, high = lines.slope_interval
     now = int(layer.n.max())
     return {
@@ -164,17 +194,17 @@ def _verdict(
     evidence: dict[str, float],
 ) -> Head:
     kind_of = kind(Evidence(**evidence), question.thresholds)
-    long = octave(layer.n, last=True)
     findings = Findings(
         kind=kind_of,
         length=int(layer.n.max()),
         target=sees,
+        is_bounded=sees <= int(layer.n.max()) and question.target > question.length,
         gamma=numbers["gamma"],
         fall=numbers.pop("fall"),
         top_now=numbers["top_now"],
         top_target=numbers["top_target"],
-        rise_doubled=_rise(layer, head, long, "doubled"),
-        rise_quadrupled=_rise(layer, head, long, "quadrupled"),
+        rise_doubled=numbers.pop("rise_doubled"),
+        rise_quadrupled=numbers.pop("rise_quadrupled"),
         lead=medians["lead_beside_sink"],
         sink_share=medians["sink_share"],
         recent_share=medians["recent_share_beside_sink"],
@@ -193,11 +223,11 @@ def _verdict(
     )
 
 
-def _rise(layer: LayerSample, head: int, long: NDArray[np.bool_], how: str) -> float:
-    """What a factor on the logits adds to the logit of the top weight: the median over long rows."""
-    plain: Array = fit.logit(layer.measures["top_weight_beside_sink"][head, long])
-    sharpened: Array = fit.logit(layer.measures[f"top_weight_{how}_beside_sink"][head, long])
-    return float(np.median(sharpened - plain))
+def _rise(layer: LayerSample, how: str) -> Array:
+    """(heads,): what a factor on the logits adds to the logit of the top weight, the median over long rows."""
+    long = octave(layer.n, last=True)
+    plain = fit.logit(layer.measures["top_weight_beside_sink"][:, long])
+    return _median(fit.logit(layer.measures[f"top_weight_{how}_beside_sink"][:, long]) - plain)
 
 
 def _median(values: Array) -> Array:

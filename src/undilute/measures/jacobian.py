@@ -13,7 +13,6 @@ from undilute.theory.jacobian import largest_eigenvalue
 @measure("jacobian_norm", label="Jacobian norm", formula="‖diag(p) − ppᵀ‖₂")
 def jacobian_norm(rows: Rows) -> Tensor:
     """(heads, rows); with a learned sink outside the keys, that of the row with the sink as a key: an upper bound."""
-    p = rows.weights
     if rows.outside is not None:
-        p = torch.cat([p, 1 - rows.kept], -1)
-    return largest_eigenvalue(p)
+        return largest_eigenvalue(torch.cat([rows.weights, 1 - rows.kept], -1))
+    return largest_eigenvalue(rows.probabilities, rows.ranked[..., :1])

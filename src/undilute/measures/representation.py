@@ -97,28 +97,22 @@ class Selection:
     """d̃, its bound and N_s/N of the N heaviest keys; (heads, rows) each."""
 
     def __init__(self, rows: Rows) -> None:
-        products, p = rows.derived(Products), rows.probabilities
+        products = rows.derived(Products)
         heaviest, indices = rows.heaviest
-        seen = torch.arange(indices.shape[-1], device=p.device) < rows.n[..., None]
+        seen = torch.arange(indices.shape[-1], device=indices.device) < rows.n[..., None]
         selected = products.picked(indices, rows.key_head)  # (heads, rows, N, features)
         v = heaviest[..., None] * selected
         s = v.sum(-2)
-        outside = self._outside(rows, indices)
-        apart = self._apart(products, p, s)
-        self.distance = (apart * outside).sum(-1)
+        apart = self._apart(products, rows.probabilities, s)
+        nearest = self._left_out(rows, apart, indices, torch.inf).amin(-1, keepdim=True)
+        self.distance = self._left_out(rows, apart, indices, 0.0).sum(-1)
         own = torch.linalg.vector_norm(v - s[..., None, :], dim=-1)
-        nearest = torch.where(outside > 0, apart, torch.inf).amin(-1, keepdim=True)
         count = seen.sum(-1).expand(own.shape[:-1])
-        self.separable: Tensor = ((own < nearest) & seen).sum(-1) / count.clamp(min=1).to(p.dtype)
-        self.bound = self._bound(rows, products, selected, seen, outside)
-
-    @staticmethod
-    def _outside(rows: Rows, indices: Tensor) -> Tensor:
-        """(heads, rows, keys): 1 for keys that are seen and not selected, else 0."""
-        p = rows.probabilities
-        if rows.visible is None:
-            return torch.ones_like(p).scatter_(-1, indices, 0.0)
-        return rows.visible.to(p.dtype).expand(p.shape).scatter(-1, indices, 0.0)
+        self.separable: Tensor = ((own < nearest) & seen).sum(-1) / count.clamp(min=1).to(own.dtype)
+        longest = selected.square().sum(-1).masked_fill(~seen, 0.0).amax(-1).sqrt()
+        others = self._left_out(rows, products.squares.expand_as(apart), indices, 0.0).amax(-1).sqrt()
+        A = heaviest.sum(-1)
+        self.bound = (1 - A) * others + A * (rows.n - count) * longest
 
     @staticmethod
     def _apart(products: Products, p: Tensor, s: Tensor) -> Tensor:
@@ -127,10 +121,23 @@ class Selection:
         return squares.add_(s.square().sum(-1, keepdim=True)).clamp_(min=0.0).sqrt_()
 
     @staticmethod
-    def _bound(rows: Rows, products: Products, selected: Tensor, seen: Tensor, outside: Tensor) -> Tensor:
-        A, left = rows.heaviest[0].sum(-1), rows.n - seen.sum(-1)
-        longest = selected.square().sum(-1).masked_fill(~seen, 0.0).amax(-1).sqrt()
-        return (1 - A) * (products.squares * outside).amax(-1).sqrt() + A * left * longest
+    def _left_out(rows: Rows, values: Tensor, indices: Tensor, instead: float) -> Tensor:
+        """``values`` of the keys that are seen and not selected, ``instead`` for the others."""
+        if rows.visible is None:
+            return values.scatter(-1, indices, instead)
+        shown = values * rows.derived(_shown) if instead == 0.0 else values - rows.derived(_hidden)
+        return shown.scatter_(-1, indices, instead)
+
+
+def _shown(rows: Rows) -> Tensor:
+    """(…, rows, keys): 1 where a row sees a key, 0 elsewhere."""
+    assert rows.visible is not None
+    return rows.visible.to(rows.logits.dtype)
+
+
+def _hidden(rows: Rows) -> Tensor:
+    """(…, rows, keys): −∞ where a key is hidden, 0 elsewhere."""
+    return (rows.derived(_shown) - 1).mul_(torch.finfo(rows.logits.dtype).max).mul_(2)
 
 
 class Expectation:
@@ -151,7 +158,7 @@ class Expectation:
         length = mean.square().sum(-1, keepdim=True)
         squares = p.square().mul_(products.squares)  # ‖vᵢ‖²
         inner = products.times(mean).mul_(p)  # ⟨vᵢ, x̄⟩
-        seen = None if rows.visible is None else rows.visible.to(p.dtype)
+        seen = None if rows.visible is None else rows.derived(_shown)
         centre = ((1 + q).square(), -2 * q * (1 + q), q.square() * length)
         spread = (-u * (1 + 1 / others), 2 * u / others, u * (squares.sum(-1, keepdim=True) - length / others))
         self.lower = share * self._lengths(squares, inner, centre, seen)

@@ -100,7 +100,7 @@ class Rows:
     def exponentials(self) -> Tensor:
         """(heads, rows, keys): e^(z − max z); next to 0 where hidden, 0 in a row that sees nothing."""
         e = self.below.exp()
-        return e if self.visible is None else e.mul_(self.n[..., None] > 0)
+        return e if self.visible is None or bool((self.n > 0).all()) else e.mul_(self.n[..., None] > 0)
 
     @cached_property
     def total(self) -> Tensor:

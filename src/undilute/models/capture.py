@@ -50,6 +50,7 @@ class LayerSample:
     keys, key_weights : (heads, rows, 8): the heaviest keys' positions and weights, heaviest first; −1 and 0 where a
         row sees fewer
     looks_ahead : whether queries see later keys, as in an encoder
+    window : how many keys back a query sees; None without a sliding window
     """
 
     name: str
@@ -61,6 +62,7 @@ class LayerSample:
     keys: NDArray[np.int64]
     key_weights: NDArray[np.float64]
     looks_ahead: bool
+    window: int | None = None
 
     @property
     def heads(self) -> int:
@@ -92,6 +94,7 @@ class Capture(AbstractContextManager["Capture"]):
     on_layer: Callable[[str], None] | None = None
     _pieces: dict[str, list[_Piece]] = field(default_factory=dict, init=False)
     _ahead: dict[str, bool] = field(default_factory=dict, init=False)
+    _windows: dict[str, int | None] = field(default_factory=dict, init=False)
     _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
     _names: dict[nn.Module, str] = field(default_factory=dict, init=False)
     _inputs: dict[nn.Module, Tensor] = field(default_factory=dict, init=False)
@@ -144,6 +147,7 @@ class Capture(AbstractContextManager["Capture"]):
         name = self._names.get(call.module, type(call.module).__name__)
         pieces = self._pieces.setdefault(name, [])
         self._ahead[name] = self._ahead.get(name, False) or call.looks_ahead
+        self._windows[name] = call.window
         for batch in range(call.query.shape[0]):
             real = call.real(batch).nonzero().squeeze(-1)
             if not len(real):
@@ -233,6 +237,7 @@ class Capture(AbstractContextManager["Capture"]):
             keys=rows(torch.where(piece.keys < 0, -1, piece.keys - piece.first) for piece in pieces),
             key_weights=rows(piece.key_weights for piece in pieces),
             looks_ahead=self._ahead[name],
+            window=self._windows[name],
         )
 
 

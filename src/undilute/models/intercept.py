@@ -34,10 +34,9 @@ def intercepted(model: nn.Module, around: Around) -> Iterator[None]:
     around : given the name of the model's implementation ("sdpa", "eager", …) and its function, returns the function
         to call instead, with the same signature
     """
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ModuleNotFoundError as error:
-        raise MissingExtra(str(error.name), "models") from None
+    check_supported(model)
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     configs = _configurations(model)
     originals = {id(config): config._attn_implementation for config in configs}
     number = next(_numbers)
@@ -107,10 +106,12 @@ def _function(module: nn.Module, original: str) -> Attention:
     )
 
 
-def _configurations(model: nn.Module) -> list[Any]:
-    """Every configuration of the model and its parts that names an attention implementation."""
-    from transformers import PreTrainedModel
-
+def check_supported(model: object) -> None:
+    """Raise unless ``model`` is a Hugging Face model whose attention goes through ``AttentionInterface``."""
+    try:
+        from transformers import PreTrainedModel
+    except ModuleNotFoundError as error:
+        raise MissingExtra(str(error.name), "models") from None
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise InvalidValue(
@@ -123,8 +124,14 @@ def _configurations(model: nn.Module) -> list[Any]:
             "cannot be read from outside: must be a model that supports attn_implementation, such as Llama, Qwen, "
             "Mistral, Gemma, GPT-2 or BERT."
         )
+
+
+def _configurations(model: nn.Module) -> list[Any]:
+    """Every configuration of the model and its parts that names an attention implementation."""
     found = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     configs = [each for each in found.values() if getattr(each, "_attn_implementation", None) is not None]
     if not configs:
-        raise InvalidValue(f"{kind} names no attention implementation: load it with attn_implementation='sdpa'.")
+        raise InvalidValue(
+            f"{type(model).__name__} names no attention implementation: load it with attn_implementation='sdpa'."
+        )
     return configs

@@ -31,7 +31,11 @@ def terminal(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     yield Padding(_kinds(diagnosis), (1, 0))
     worst = diagnosis.heads.diluting[:WORST]
     if worst:
-        yield f"[bold]The {len(worst)} heads that lose most[/] (top weight without the sink)"
+        shortest, length = diagnosis.layers[0].n.min(), diagnosis.question.length
+        yield (
+            f"[bold]The {len(worst)} heads that lose most[/]: top weight without the sink at {shortest}, {length:,} "
+            f"and {diagnosis.question.target:,} tokens"
+        )
         for head in worst:
             yield Padding(_sentence(head, diagnosis), (0, 0, 0, 2))
     yield Text(
@@ -62,13 +66,13 @@ def _kinds(diagnosis: Diagnosis) -> Table:
 
 
 def _sentence(head: Head, diagnosis: Diagnosis) -> Text:
-    since = "from the first rows on"
+    since = "below one half from the start"
     if head.half_length > 2 * diagnosis.layers[head.layer].n.min():
         since = f"below one half from {head.half_length:,.0f} keys on"
     return Text.assemble(
         (f"layer {head.layer} head {head.head}", "bold red"),
-        f": {head.top_short:.2g} on short rows, {head.top_now:.2g} now, {head.top_target:.2g} at the target, {since} "
-        f"(γ {head.gamma:.2f}); {head.advice.summary}.",
+        f": {head.top_short:.2g} → {head.top_now:.2g} → {head.top_target:.2g}, {since} (γ {head.gamma:.2f}); "
+        f"{head.advice.summary}.",
     )
 
 

@@ -518,17 +518,23 @@ def swap_distance(epsilon: Array, temperature: Array = 1.0) -> Tensor:
     return (ratio.tanh() + (ratio / 2).tanh()) / math.sqrt(2)
 
 
-def largest_eigenvalue(p: Tensor) -> Tensor:
-    """λ_max of diag(p) − ppᵀ for rows p (..., n) that sum to 1, in p's own precision and without any check."""
-    root = _solve_secular(p)
+def largest_eigenvalue(p: Tensor, place: Tensor | None = None) -> Tensor:
+    """λ_max of diag(p) − ppᵀ for rows p (..., n) that sum to 1, in p's own precision and without any check.
+
+    Parameters
+    ----------
+    p : (..., n)
+    place : (..., 1), index of the largest weight of each row, if it is known
+    """
+    root = _solve_secular(p, place)
     eigenvalue = root.second + root.share * (root.top - root.second)
     return torch.where(root.regular, eigenvalue, root.second).squeeze(-1)
 
 
-def _solve_secular(p: Tensor) -> _Secular:
+def _solve_secular(p: Tensor, place: Tensor | None = None) -> _Secular:
     """Newton's method on K(s) of the module's docstring, for every row at once."""
     enough = torch.finfo(p.dtype).eps ** 0.5 / 4  # steps shrink quadratically: the one after this is below rounding
-    top, index, rest = _set_apart(p)
+    top, index, rest = _set_apart(p, place)
     second = rest.amax(-1, keepdim=True)
     regular = (top > second) & (second > 0)
     distance = (second - rest) / (top - second).masked_fill(~regular, 1.0)
@@ -546,9 +552,10 @@ def _solve_secular(p: Tensor) -> _Secular:
     return _Secular(top, second, index, regular, share, rest, distance)
 
 
-def _set_apart(p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _set_apart(p: Tensor, place: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """The largest entry of each row, its place, and the row without it (0 there)."""
-    top, index = p.max(-1, keepdim=True)
+    index = p.argmax(-1, keepdim=True) if place is None else place
+    top = p.gather(-1, index)
     return top, index, p.scatter(-1, index, 0.0)
 
 

@@ -242,9 +242,9 @@ function facts(head) {
   const seen = grouped(head.n_target);
   const likely = `${number(head.top_target_low)} to ${number(head.top_target_high)}`;
   return [
-    ["Dilution exponent γ", exponent(head.gamma), `95 %: ${exponent(head.gamma_low)} to ${exponent(head.gamma_high)}`],
+    ["Dilution exponent γ", exponent(head.gamma), `resampled: ${exponent(head.gamma_low)} to ${exponent(head.gamma_high)}`],
     ["Top weight now", number(head.top_now), `${number(head.top_short)} on short rows`],
-    [`At ${seen} tokens`, number(head.top_target), `95 %: ${likely}`],
+    [`At ${seen} tokens`, number(head.top_target), `resampled: ${likely}`],
     ["Ceiling there", weight(head.ceiling_target), "no weight can exceed it"],
     ["Falls below ½", letsGo(head), head.half_length < FAR ? "where the fit passes ½" : "on the fitted law"],
     ["Effective keys", `${number(head.keys_now)} → ${number(head.keys_target)}`, `now and at ${seen}`],
@@ -453,7 +453,7 @@ const COLUMNS = [
   { name: "layer", label: "layer", value: (head) => head.layer, first: 1, text: String },
   { name: "head", label: "head", value: (head) => head.head, first: 1, text: String },
   { name: "kind", label: "kind", value: (head) => KINDS.indexOf(head.kind), first: 1, show: badge },
-  { name: "gamma", label: "γ (95 %)", value: (head) => head.gamma, first: -1, show: gammaCell },
+  { name: "gamma", label: "γ (resampled)", value: (head) => head.gamma, first: -1, show: gammaCell },
   { name: "top_short", label: "short", group: "top weight", value: (head) => head.top_short, first: -1 },
   { name: "top_now", label: "now", group: "top weight", value: (head) => head.top_now, first: -1 },
   { name: "top_target", label: "target", group: "top weight", value: (head) => head.top_target, first: 1 },
