@@ -139,7 +139,7 @@ def diagnose_model(
     text: Annotated[list[Path] | None, typer.Option(help="Text to read; by default what CPython ships.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens to read; 2,048 or what there is by default.")] = None,
     target: Annotated[int, typer.Option(help="The length to forecast.")] = 131_072,
-    rows: Annotated[int, typer.Option(help="Sampled rows of each head.")] = 96,
+    rows: Annotated[int, typer.Option(help="Sampled rows of each head.")] = 64,
     x: Annotated[str, typer.Option(help="What d̃ and N_s/N look at: the layer's values, or its input.")] = "values",
     top: Annotated[int, typer.Option(help="The N of top-N mass, d̃ and N_s/N.")] = 5,
     sinks: Annotated[int, typer.Option(help="How many of the first tokens count as sink.")] = 1,

@@ -78,7 +78,7 @@ def test_frame_has_a_line_per_head_and_curves_one_per_row(made: ud.Diagnosis) ->
     frame, curves = made.frame(), made.curves()
     assert len(frame) == 5
     assert list(frame["kind"]) == [head.kind for head in made.heads]
-    assert len(curves) == 5 * 96
+    assert len(curves) == 5 * 64
     rows = curves[(curves["layer"] == 0) & (curves["head"] == HEADS.index("uniform"))]
     assert np.allclose(rows["top_weight"], 1 / rows["n"], rtol=1e-5)
     assert np.allclose(rows["n_eff"], rows["n"], rtol=1e-5)
@@ -92,7 +92,7 @@ def test_frame_goes_to_csv_and_parquet(made: ud.Diagnosis, tmp_path: Path) -> No
     made.frame().to_parquet(tmp_path / "heads.parquet")
     made.curves().to_csv(tmp_path / "curves.csv", index=False)
     assert pandas.read_parquet(tmp_path / "heads.parquet")["kind"].tolist() == [head.kind for head in made.heads]
-    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * 96
+    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * 64
 
 
 def test_heads_select_by_kind_worst_first(made: ud.Diagnosis) -> None:
@@ -124,7 +124,7 @@ def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tm
     assert len(content["tokens"]) == LENGTH
     head = content["heads"][HEADS.index("diluting")]
     layer = content["layers"][0]
-    assert len(layer["n"]) == len(head["points"]["top_weight_beside_sink"]) == 96
+    assert len(layer["n"]) == len(head["points"]["top_weight_beside_sink"]) == 64
     assert all(len(line) == len(layer["bins"]) for lines in head["curves"].values() for line in lines)
     shown = content["heads"][HEADS.index("sink")]["shown"][-1]
     assert shown["keys"][0] == 0  # the sink's head looks at the first token

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 USUAL_LENGTH = 2048
 USUAL_TARGET = 131_072
-USUAL_ROWS = 96  # of each head: about fourteen in each octave of n at 2,048 tokens
+USUAL_ROWS = 64  # of each head, nine in each octave of n at 2,048 tokens: more rows of one text add little
 FEWEST_ROWS = 16
 SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
 CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
