@@ -46,7 +46,7 @@ def gpt2(**settings: Any) -> Diagnosis:
         eos_token_id=0,
     )
     model = transformers.GPT2LMHeadModel(config).eval()
-    return diagnose(model, None, torch.randint(50, (LENGTH,)), target=TARGET, **settings)
+    return diagnose(model, None, torch.randint(50, (LENGTH,)), target=TARGET, **({"rows": 128} | settings))
 
 
 @pytest.fixture(scope="module")
