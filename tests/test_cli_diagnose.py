@@ -162,7 +162,14 @@ def material(checkpoint: Path, folder: Path, word: str) -> dict[str, Path]:
 def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "undilute", "diagnose", "--length", "4096", "--html", "report.html"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # a shell that runs the tests in the background has them ignore Ctrl-C, and their children too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     time.sleep(8)  # while it loads or reads; a run of 4,096 tokens takes longer
     os.killpg(process.pid, signal.SIGINT)
