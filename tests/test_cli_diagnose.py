@@ -160,7 +160,8 @@ def material(checkpoint: Path, folder: Path, word: str) -> dict[str, Path]:
 
 
 def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "undilute", "diagnose", "--length", "4096", "--html", "report.html"]
+    code = "import undilute.cli; print('imported', flush=True); from undilute.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "diagnose", "--length", "4096", "--html", "report.html"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -171,7 +172,9 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
         # a shell that runs the tests in the background has them ignore Ctrl-C, and their children too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    time.sleep(8)  # while it loads or reads; a run of 4,096 tokens takes longer
+    assert process.stdout is not None
+    assert process.stdout.readline() == "imported\n"
+    time.sleep(3)  # while it loads or reads; a run of 4,096 tokens takes longer
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -20,8 +20,8 @@ class Head:
     layer, head : indices from 0
     name : the layer's name in the model
     kind : "sink", "local", "diffuse", "diluting" or "sharp"
-    gamma, gamma_low, gamma_high : dilution exponent of the top weight from the length to the target, with its 95 %
-        interval: 0 holds, 1 dilutes as 1/n
+    gamma, gamma_low, gamma_high : dilution exponent of the top weight from the length to the target, with its
+        interval over resampled rows: 0 holds, 1 dilutes as 1/n
     gap, slope : of the fitted law logit α = gap − slope·ln m, m the competing keys: n less the key itself and the
         sink; gap is the top key's effective lead in nats
     half_length : keys at which the fitted top weight passes 1/2; infinite if it never does

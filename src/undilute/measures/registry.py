@@ -91,18 +91,10 @@ def every() -> dict[str, Measure]:
     return dict(_measures)
 
 
-def chosen(names: Iterable[str] | None, *, x: bool) -> list[Measure]:
-    """The measures of these names, in the registry's order; all that can be had if None.
-
-    Parameters
-    ----------
-    names : measures to compute; None for all
-    x : whether the vectors that are averaged are at hand
-    """
+def chosen(names: Iterable[str] | None) -> list[Measure]:
+    """The measures of these names, in the registry's order; all of them if None."""
     known = every()
-    if names is None:
-        return [each for each in known.values() if x or not each.needs_x]
-    names = list(names)
+    names = list(known if names is None else names)
     for name in names:
         if name not in known:
             raise UnknownName("measure", name, known)

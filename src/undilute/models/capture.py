@@ -287,7 +287,7 @@ def capture(
     settings = Settings(top=count("top", top), sinks=sinks, recent=count("recent", recent))
     if not isinstance(sinks, int) or sinks < 0:
         raise InvalidValue(f"sinks = {sinks!r}: must be a number of tokens, 0 or more.")
-    return Capture(model, count("rows", rows), registry.chosen(measures, x=True), settings, x, on_layer)
+    return Capture(model, count("rows", rows), registry.chosen(measures), settings, x, on_layer)
 
 
 def sampled(real: Tensor, rows: int, *, evenly: bool) -> Tensor:
