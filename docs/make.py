@@ -11,11 +11,13 @@ from pathlib import Path
 
 from undilute import rules
 from undilute.experiments import diagnosis_cost
-from undilute.report import audit_page, files, rule_table, speed_report
+from undilute.report import audit_page, experiment_files, experiment_markdown, files, rule_table, speed_report
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("forward", "training", "long", "long-training")
 SUMMARY = ROOT / "docs" / "results" / "smollm2.txt"
+EXPERIMENTS = ROOT / "docs" / "results"
+SHOWN = (16, 64, 256, 1024, 4096, 16384)  # sizes of max retrieval in the README, as printed
 COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
 
@@ -23,16 +25,26 @@ def current(text: str) -> str:
     """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
     measured = [ROOT / "benchmarks" / "results" / name / "speed.json" for name in RESULTS]
     figures = [figure for path in measured for figure in speed_report.from_json(path.read_text())]
+    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
+    retrieval = results["max-retrieval"]
     tables = {
         "rules": rule_table.markdown(rules.names(), 1024),
         "speed": speed_report.markdown(figures),
         "smollm2": f"```console\n$ undilute diagnose\n{SUMMARY.read_text().rstrip()}\n```",
+        "reproduced": experiment_markdown.summary(list(results.values())),
+        "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
+        "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
         "cost": diagnosis_cost.markdown(diagnosis_cost.from_json(COSTS.read_text())),
     }
     for name, table in tables.items():
         between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
     return text
+
+
+def reproduction() -> str:
+    """docs/reproduction.md: every committed result in words, beside what was printed."""
+    return experiment_markdown.page(experiment_files.gathered(EXPERIMENTS), "results")
 
 
 def diagnosis() -> None:
@@ -59,10 +71,11 @@ def main() -> None:
     diagnosis()
     files.write(readme, current(readme.read_text()))
     files.write(ROOT / "docs/audit.md", audit_page.markdown())
+    files.write(ROOT / "docs/reproduction.md", reproduction())
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)
-    print("README.md, docs/audit.md and docs/images are current; API pages: build/docs/index.html")
+    print("README.md, docs/audit.md, docs/reproduction.md and docs/images are current; API pages: build/docs/index.html")
 
 
 if __name__ == "__main__":

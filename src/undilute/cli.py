@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from undilute import __version__, rules
+from undilute import __version__, cli_reproduce, rules
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.rules.parameters import count
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 plot = typer.Typer(help="Pictures, with the numbers behind them.", no_args_is_help=True)
 app.add_typer(plot, name="plot")
+app.add_typer(cli_reproduce.app, name="reproduce")
 console = Console()
 LONGEST = 2**22
 

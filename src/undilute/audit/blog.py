@@ -573,13 +573,13 @@ def temperature_focuses(
     evidence.holds("halving the temperature lowers the entropy", at(beta) - at(2 * beta))
 
 
-def _printed_demo(scores: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def printed_demo(scores: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """``attention_with_temperature`` of the article: largest weight and entropy in bits, 1e-12 included."""
     weights = (scores / temperature).softmax(-1)
     return weights.amax(-1), -(weights * (weights + 1e-12).log2()).sum(-1)
 
 
-def _demo_scores(noise: Tensor) -> Tensor:
+def demo_scores(noise: Tensor) -> Tensor:
     scores = noise * 0.5
     scores[..., 0] = 3.0
     return scores
@@ -600,11 +600,11 @@ def _demo_scores(noise: Tensor) -> Tensor:
     "(Our notes have .01832 and 9.762 for two of the largest values, from other seeds.)",
 )
 def temperature_demo(
-    evidence: Evidence, demo: Callable[[Tensor, float], tuple[Tensor, Tensor]] = _printed_demo
+    evidence: Evidence, demo: Callable[[Tensor, float], tuple[Tensor, Tensor]] = printed_demo
 ) -> None:
     seeds = np.stack([np.random.default_rng(seed).standard_normal(1000) for seed in range(200)])
-    fixed = _demo_scores(torch.from_numpy(seeds))
-    fresh = _demo_scores(torch.randn(200, 1000, generator=evidence.rng, dtype=torch.float64))
+    fixed = demo_scores(torch.from_numpy(seeds))
+    fresh = demo_scores(torch.randn(200, 1000, generator=evidence.rng, dtype=torch.float64))
     quoted: dict[float, tuple[tuple[str, str, str], tuple[str, str, str]]] = {
         2.0: ((".00433", ".00420", ".00442"), ("9.917", "", "")),
         1.0: ((".01745", ".01649", ".01831"), ("9.741", "9.717", "9.761")),

@@ -7,8 +7,7 @@ over n. An encoder's rows all see the whole input, so it is run at several lengt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from undilute.diagnosis.result import Diagnosis, Subject
 from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
 from undilute.errors import InvalidValue
 from undilute.models.capture import Capture, LayerSample, X, capture
+from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import check_supported
 from undilute.models.limits import maximum_length
 from undilute.rules.parameters import count
@@ -147,10 +147,10 @@ def measured(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, capturing: Capture
 ) -> list[LayerSample]:
     """Run the model over the tokens and return what was captured."""
-    with torch.inference_mode(), _evaluating(model):
+    with torch.inference_mode(), evaluating(model):
         probe = replace(capturing, rows=2, measures=[], on_layer=None)
         with probe:
-            _forward(model, ids[: min(4, len(ids))])
+            forward_pass(model, ids[: min(4, len(ids))])
         if not probe.layers:
             raise InvalidValue(
                 f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its "
@@ -163,7 +163,7 @@ def measured(
             inputs = [ids]
         with capturing:
             for each in inputs:
-                _forward(model, each)
+                forward_pass(model, each)
     return capturing.layers
 
 
@@ -224,31 +224,3 @@ def _shortened(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, length: i
     if tokenizer is not None and int(ids[-1]) in set(tokenizer.all_special_ids):
         return torch.cat([ids[: length - 1], ids[-1:]])
     return ids[:length]
-
-
-def _forward(model: PreTrainedModel, ids: Tensor) -> None:
-    """One pass without the language-model head, whose logits would be the largest tensor of all."""
-    body = model.base_model
-    output = body(input_ids=ids[None].to(model.device), **({"use_cache": False} if _has_cache(body) else {}))
-    hidden: Tensor = output[0]
-    if not bool(hidden.isfinite().all()):
-        raise InvalidValue(
-            f"{type(model).__name__} computes numbers that are not finite (NaN or infinity): its weights are "
-            f"broken, or {hidden.dtype} is too narrow for them."
-        )
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout; each part is put back into the mode it was in."""
-    training = [part for part in model.modules() if part.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
-
-
-def _has_cache(body: torch.nn.Module) -> bool:
-    return hasattr(getattr(body, "config", None), "use_cache")

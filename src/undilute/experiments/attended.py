@@ -1,0 +1,216 @@
+"""What did every head attend to, row by row?  Logits, visible keys and selected vectors, one layer at a time.
+
+    model, ids = loaded("smollm2", (), 1024)
+    each_layer(model, ids, lambda layer: print(layer.name, layer.weights.amax()))
+
+The published experiments need whole attention matrices of every head. One forward pass gives them: each layer is handed
+over as soon as it is computed and forgotten afterwards, so the memory is one layer's, and the model's own attention
+function still makes its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from undilute.diagnosis.diagnose import tokens
+from undilute.errors import InvalidValue
+from undilute.models import loading, texts
+from undilute.models.attention_call import AttentionCall
+from undilute.models.forward_pass import evaluating, forward_pass
+from undilute.models.intercept import Attention, intercepted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+X = Literal["values", "input", "embedding"]
+SELECTED_FROM = ("values", "input", "embedding")
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """What the heads of one layer attend to.
+
+    Attributes
+    ----------
+    index : its place among the layers, in the order in which they ran
+    name : its name in the model
+    logits : (heads, rows, keys), float32 (float64 in a float64 model): scaled, capped and biased as the model uses
+        them; −∞ where hidden
+    visible : (rows, keys) or (heads, rows, keys) bool
+    x : (heads, keys, features): what the weights select from; values that heads share are repeated
+    rows : (rows,): positions of the rows
+    groups : how many heads in a row share their vectors: heads g·groups to (g+1)·groups − 1 have the same x
+    """
+
+    index: int
+    name: str
+    logits: Tensor
+    visible: Tensor
+    x: Tensor
+    rows: Tensor
+    groups: int = 1
+
+    @property
+    def weights(self) -> Tensor:
+        """(heads, rows, keys): softmax over the visible keys; a learned sink that is no key is left out."""
+        return self.logits.softmax(-1)
+
+
+def each_layer(
+    model: PreTrainedModel,
+    ids: Tensor,
+    use: Callable[[Layer], None],
+    *,
+    x: X = "values",
+    rows: Tensor | None = None,
+) -> None:
+    """Run the model once over the tokens, without its language-model head, and hand every attention layer to ``use``.
+
+    Parameters
+    ----------
+    model : a Hugging Face model whose attention goes through ``AttentionInterface``
+    ids : (tokens,)
+    use : called with each layer while the model runs, in order; nothing of the layer is kept
+    x : what the weights select from: the layer's "values", its "input" (the hidden states that its attention is
+        given), or the "embedding" of the tokens
+    rows : (rows,), positions of the rows to hand over; all by default
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50)
+    >>> model = transformers.GPT2LMHeadModel(config)
+    >>> each_layer(model, torch.arange(40), lambda layer: print(layer.name, tuple(layer.weights.shape)))
+    transformer.h.0.attn (4, 40, 40)
+    transformer.h.1.attn (4, 40, 40)
+    """
+    if x not in SELECTED_FROM:
+        raise InvalidValue(f"x = {x!r}: must be {', '.join(map(repr, SELECTED_FROM[:-1]))} or {SELECTED_FROM[-1]!r}.")
+    if ids.ndim != 1 or not len(ids):
+        raise InvalidValue(f"ids has shape {tuple(ids.shape)}: must be one sequence of token ids, (tokens,).")
+    recorder = _Recorder(model, use, x, _positions(rows, len(ids)))
+    with torch.no_grad(), evaluating(model), ExitStack() as stack:
+        stack.enter_context(intercepted(model, recorder.around))
+        if x == "input":
+            stack.enter_context(recorder.keeping_inputs())
+        if x == "embedding":
+            recorder.embeddings = model.get_input_embeddings()(ids.to(model.device))
+        forward_pass(model, ids)
+    if not recorder.layers:
+        raise InvalidValue(
+            f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its "
+            "attention cannot be read from outside."
+        )
+
+
+def loaded(model: str, text: str | Sequence[str], length: int) -> tuple[PreTrainedModel, Tensor]:
+    """A model by name, and the first ``length`` token ids of some text files.
+
+    Parameters
+    ----------
+    model : a name, path or hub id, see :func:`undilute.models.load`; the last one loaded is kept for the next call
+    text : a path or several; the text that CPython ships if there are none
+    length : tokens to read, at least 64; a shorter text, or a model that reads fewer, is an error
+
+    Returns
+    -------
+    model, ids (length,)
+    """
+    paths = [text] if isinstance(text, str) else text
+    words = texts.read([Path(path).expanduser() for path in paths])
+    network, tokenizer = _named(model)
+    return network, tokens(tokenizer, words, network, length)
+
+
+@lru_cache(maxsize=1)
+def _named(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    return loading.load(model)
+
+
+def _positions(rows: Tensor | None, length: int) -> Tensor:
+    if rows is None:
+        return torch.arange(length)
+    if rows.ndim != 1 or rows.dtype != torch.int64 or not len(rows):
+        raise InvalidValue(
+            f"rows has shape {tuple(rows.shape)} and dtype {rows.dtype}: must be positions, (rows,) of torch.int64."
+        )
+    if not 0 <= int(rows.min()) <= int(rows.max()) < length:
+        raise InvalidValue(
+            f"rows go from {int(rows.min())} to {int(rows.max())}: must be positions of the {length:,} tokens, "
+            f"0 to {length - 1:,}."
+        )
+    return rows
+
+
+class _Recorder:
+    """Turns the attention calls of one pass into layers."""
+
+    def __init__(self, model: nn.Module, use: Callable[[Layer], None], x: X, rows: Tensor) -> None:
+        self.model, self.use, self.x, self.rows = model, use, x, rows
+        self.names = {module: name for name, module in model.named_modules()}
+        self.inputs: dict[nn.Module, Tensor] = {}
+        self.embeddings: Tensor | None = None
+        self.layers = 0
+
+    def around(self, implementation: str, function: Attention) -> Attention:
+        def attend(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
+        ) -> Any:
+            result = function(module, query, key, value, mask, *args, **options)
+            self.use(self._layer(AttentionCall(module, implementation, query, key, value, mask, options)))
+            self.layers += 1
+            return result
+
+        return attend
+
+    @contextmanager
+    def keeping_inputs(self) -> Iterator[None]:
+        """Inside, the hidden states that an attention layer is given are kept until it has attended."""
+
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given = kwargs.get("hidden_states", args[0] if args else None)
+            if isinstance(given, Tensor) and given.ndim == 3:
+                self.inputs[module] = given
+
+        attentions = [part for part in self.model.modules() if "attention" in type(part).__name__.lower()]
+        hooks = [part.register_forward_pre_hook(keep, with_kwargs=True) for part in attentions]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _layer(self, call: AttentionCall) -> Layer:
+        rows = self.rows.to(call.query.device)
+        visible = call.visible(0, rows, call.keys)
+        if visible is None:
+            visible = torch.ones(len(rows), call.keys, dtype=torch.bool, device=rows.device)
+        logits = call.logits(0, rows, call.keys).masked_fill_(~visible, -torch.inf)
+        name = self.names.get(call.module, type(call.module).__name__)
+        vectors = self._selected_from(call)
+        heads = logits.shape[0]
+        x = vectors.repeat_interleave(heads // len(vectors), 0) if len(vectors) > 1 else vectors.expand(heads, -1, -1)
+        return Layer(self.layers, name, logits, visible, x, rows, groups=heads // len(vectors))
+
+    def _selected_from(self, call: AttentionCall) -> Tensor:
+        """(key heads, keys, features), with one key head for vectors that all heads share."""
+        if self.x == "values":
+            return call.full(call.value[0][:, : call.keys])
+        vectors = self.embeddings
+        if self.x == "input":
+            given = self.inputs.pop(call.module, None)
+            vectors = None if given is None else given[0]
+        if vectors is None or vectors.shape[0] < call.keys:
+            raise InvalidValue(
+                f"x = {self.x!r}: {type(call.module).__name__} attends to {call.keys:,} keys that are not the tokens "
+                "of its input; use x = 'values'."
+            )
+        return call.full(vectors[: call.keys].detach())[None]

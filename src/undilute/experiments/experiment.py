@@ -1,0 +1,142 @@
+"""What has every reproduced table or figure in common?  Options, a run, and a result beside what was printed.
+
+    @dataclass(frozen=True)
+    class Distance(Experiment):
+        id = "distance"
+        source = "arXiv:2508.17821v1, Fig. 2a and 2b"
+        shows = "how far the top-N average is from what it leaves out"
+        length: int = option(1024, "Tokens to read.")
+
+        def run(self, progress: Progress = quiet) -> Result: ...
+
+An experiment is a frozen dataclass: its fields are its options, in Python and on the command line. Put it in a file of
+its own in this folder; ``undilute reproduce`` then lists it, runs it and writes its page.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from undilute.errors import UnknownName
+from undilute.experiments.result import Chart, Comparison, Result, Row
+
+Progress = Callable[[float, str], None]
+
+
+def quiet(share: float, doing: str) -> None:
+    """Progress for nobody: ``share`` in [0, 1] is done, and ``doing`` is under way."""
+
+
+def option(default: Any, help: str) -> Any:
+    """A field of an experiment with its line of ``--help``; a tuple becomes a list separated by commas."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """A published table or figure that can be run again.
+
+    Attributes
+    ----------
+    id : what to type
+    source : paper or article, and the place in it
+    shows : one line
+    quick_minutes, full_minutes : about how long it takes on two cores
+    quick : the options that ``--quick`` changes
+    work : where a long run keeps its state, and finds it again; no option, since it changes no figure
+    """
+
+    id: ClassVar[str]
+    source: ClassVar[str]
+    shows: ClassVar[str]
+    quick_minutes: ClassVar[float]
+    full_minutes: ClassVar[float]
+    quick: ClassVar[Mapping[str, Any]] = {}
+    work: Path | None = field(default=None, kw_only=True, compare=False)
+
+    @abstractmethod
+    def run(self, progress: Progress = quiet) -> Result:
+        """Do it, and report how far it is."""
+
+    @classmethod
+    def quickly(cls, **options: Any) -> Self:
+        """The experiment in its short form; ``options`` win over ``quick``."""
+        return cls(**{**cls.quick, **options})
+
+    def result(
+        self,
+        findings: Sequence[str],
+        comparisons: Sequence[Comparison],
+        tables: Mapping[str, Sequence[Row]],
+        charts: Sequence[Chart],
+    ) -> Result:
+        """What ``run`` returns, with the options it ran with."""
+        return Result(self.id, self.settings(), findings, comparisons, tables, charts, command=self.command())
+
+    @classmethod
+    def options(cls) -> list[Field[Any]]:
+        """The fields that are options."""
+        return [each for each in fields(cls) if "help" in each.metadata]
+
+    def settings(self) -> dict[str, Any]:
+        """Every option by name."""
+        return {each.name: getattr(self, each.name) for each in self.options()}
+
+    def command(self) -> str:
+        """What to type for exactly this run: every option that is not at its default."""
+        words = ["undilute", "reproduce", self.id]
+        for each in self.options():
+            value = getattr(self, each.name)
+            if value != each.default:
+                words += _flag(each.name.replace("_", "-"), value)
+        return " ".join(words)
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+
+
+def every() -> dict[str, type[Experiment]]:
+    """Every experiment by id, in the order of the papers.
+
+    Examples
+    --------
+    >>> every()["distance"].source
+    'arXiv:2508.17821v1, Fig. 2a and 2b'
+    """
+    from undilute import experiments
+
+    for module in pkgutil.iter_modules(experiments.__path__):
+        importlib.import_module(f"{experiments.__name__}.{module.name}")
+    found = {cls.id: cls for cls in Experiment.__subclasses__() if not inspect.isabstract(cls)}
+    return {id: found[id] for id in sorted(found, key=lambda id: (ORDER.index(id) if id in ORDER else len(ORDER), id))}
+
+
+ORDER = (
+    "dilution",
+    "temperature",
+    "distance",
+    "critical-n",
+    "separability",
+    "gradient",
+    "logit-spread",
+    "max-retrieval",
+    "length-generalisation",
+)
+
+
+def named(id: str) -> type[Experiment]:
+    """The experiment of this id."""
+    known = every()
+    if id not in known:
+        raise UnknownName("experiment", id, known)
+    return known[id]

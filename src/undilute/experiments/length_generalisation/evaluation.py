@@ -1,0 +1,173 @@
+"""How many answers are right at each length, and what does the head that fetches them attend to?
+
+The head that fetches the answers is the one whose asking tokens give most weight to the token that holds the answer, at
+the training length. Every rule is tested on the same sequences. The argmax of the same logits, in every head, is what
+would remain if nothing were lost to spreading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from undilute import rules
+from undilute.experiments.length_generalisation.tasks import TASKS, Batch, chance
+from undilute.experiments.length_generalisation.transformer import Transformer, last_weights
+from undilute.measures import entropy
+from undilute.rules.base import Rule
+
+ARGMAX = "argmax of the logits"
+ROWS = 16  # asking tokens of a sequence whose weights are looked at: its last ones, which see nearly all of it
+SHORTEST = 16
+AT_ONCE = 2**13  # tokens
+
+
+def lengths(longest: int) -> list[int]:
+    """The lengths that are tested: powers of two.
+
+    >>> lengths(128)
+    [16, 32, 64, 128]
+    """
+    return [2**k for k in range(SHORTEST.bit_length() - 1, longest.bit_length()) if 2**k <= longest]
+
+
+def evaluated_with(rule: str) -> list[str]:
+    """The rules that weights trained with ``rule`` are tested with: itself; for softmax also adaptive temperature;
+    always the ceiling."""
+    return [rule, *(["adaptive"] if rule == "softmax" else []), ARGMAX]
+
+
+@torch.no_grad()
+def evaluate(
+    model: Transformer, rule: str, tasks: Sequence[str], train_length: int, asked: int, seed: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Accuracy and attention at every length.
+
+    Parameters
+    ----------
+    model : trained with ``rule``
+    tasks : that it was trained on
+    train_length : where the head that fetches is looked for
+    asked : answers per length, at least
+    seed : of the test sequences
+
+    Returns
+    -------
+    "accuracy": a line per task, rule and length, in %; "attention": the same for the head that fetches the answers
+    """
+    found: dict[str, list[dict[str, Any]]] = {"accuracy": [], "attention": []}
+    for task in tasks:
+        layer, head = fetching_head(model, task, train_length, seed)
+        for name in evaluated_with(rule):
+            for length in lengths(model.longest):
+                with _ruled_by(model, name if name != rule else ""):
+                    accuracy, attention = _test(model, task, length, asked, seed, layer, head)
+                key = {"task": task, "evaluated_with": name, "length": length}
+                found["accuracy"].append({**key, **accuracy, "chance": 100 * chance(task, length)})
+                found["attention"].append({**key, "layer": layer, "head": head, **attention})
+    return found
+
+
+def fetching_head(model: Transformer, task: str, length: int, seed: int) -> tuple[int, int]:
+    """Layer and head whose asking tokens give most weight to the token that holds the answer."""
+    batch = next(batches(model, task, length, 1, seed))
+    with _inputs(model) as inputs:
+        model(batch.tokens, 1)
+    at_source = torch.stack(
+        [
+            _at(last_weights(layer, x, min(ROWS, batch.answers.shape[1])), batch.sources).mean((0, 2))
+            for layer, x in zip(model.layers(), inputs, strict=True)
+        ]
+    )  # (layers, heads)
+    best = int(at_source.argmax())
+    return best // at_source.shape[1], best % at_source.shape[1]
+
+
+def batches(model: Transformer, task: str, length: int, asked: int, seed: int) -> Iterator[Batch]:
+    """Test sequences with at least ``asked`` answers, the same for every model and rule; none is seen in training,
+    since there are far more sequences than a training can show."""
+    generator = torch.Generator().manual_seed(2_000_003 + 64 * seed + length.bit_length())
+    while asked > 0:
+        sequences = max(1, min(AT_ONCE // length, -(-asked // (length // 2))))
+        batch = TASKS[task](sequences, length, model.embedding.num_embeddings - 1, generator)
+        model.place(length, generator)
+        asked -= batch.answers.numel()
+        yield batch
+
+
+def _test(
+    model: Transformer, task: str, length: int, asked: int, seed: int, layer: int, head: int
+) -> tuple[dict[str, float | int], dict[str, float]]:
+    """Accuracy at one length, and the means of what one head does there."""
+    right, seen = [], []
+    for batch in batches(model, task, length, asked, seed):
+        with _inputs(model) as inputs:
+            logits = model(batch.tokens, batch.answers.shape[1])
+        right.append(logits.argmax(-1) == batch.answers)
+        weights = last_weights(model.layers()[layer], inputs[layer], min(ROWS, batch.answers.shape[1]))[
+            :, head : head + 1
+        ]
+        at_source, top = _at(weights, batch.sources), weights.amax(-1)
+        measured = (entropy(weights), top, at_source, (at_source == top).float())
+        seen.append(torch.stack(measured, -1).flatten(0, -2).double())
+    answers = torch.cat(right).double()
+    means = torch.cat(seen).mean(0).tolist()
+    return (
+        {
+            "accuracy": 100 * float(answers.mean()),
+            "exact": 100 * float(answers.amin(1).mean()),
+            "answers": answers.numel(),
+            "sequences": len(answers),
+        },
+        dict(zip(("entropy", "top_weight", "weight_of_answer", "answer_on_top"), means, strict=True)),
+    )
+
+
+def _at(weights: Tensor, sources: Tensor) -> Tensor:
+    """The weight of the token that holds the answer.
+
+    Parameters
+    ----------
+    weights : (sequences, heads, rows, length), of the last rows
+    sources : (sequences, asked)
+
+    Returns
+    -------
+    (sequences, heads, rows)
+    """
+    index = sources[:, None, -weights.shape[2] :, None].expand(-1, weights.shape[1], -1, -1)
+    return weights.gather(-1, index).squeeze(-1)
+
+
+@contextmanager
+def _inputs(model: Transformer) -> Iterator[list[Tensor]]:
+    """The inputs of the attention layers in the next pass."""
+    inputs: list[Tensor] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0])) for layer in model.layers()
+    ]
+    try:
+        yield inputs
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _ruled_by(model: Transformer, name: str) -> Iterator[None]:
+    """The same weights under another rule; "" leaves them under their own."""
+    own = [layer.rule for layer in model.layers()]
+    try:
+        for layer in model.layers():
+            if name == ARGMAX:
+                layer.rule = Rule(layer.rule.scale, rules.Hard())
+            elif name:
+                layer.rule = rules.get(name)
+        yield
+    finally:
+        for layer, rule in zip(model.layers(), own, strict=True):
+            layer.rule = rule

@@ -1,0 +1,155 @@
+"""Do the rules help beyond one attention head?  A transformer trained at 64 tokens and tested at up to 4,096.
+
+One small causal transformer per rule learns associative recall and copying in turn, on sequences of at most 64 tokens;
+then each is tested on the same longer sequences. Softmax's weights are also tested under adaptive temperature, as its
+paper does: the rule changes at inference only. Beside each stands the argmax of the same logits in every head.
+
+Nothing was printed for this set-up. What can be held against the papers are their claims: that SSMax
+(arXiv:2501.19399), ASEntmax (arXiv:2506.16640) and adaptive temperature (arXiv:2410.01104) carry over to longer
+contexts than softmax does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from undilute import rules as registered
+from undilute.errors import InvalidValue
+from undilute.experiments.experiment import Experiment, Progress, option, quiet
+from undilute.experiments.length_generalisation import findings
+from undilute.experiments.length_generalisation.evaluation import SHORTEST
+from undilute.experiments.length_generalisation.findings import Outcomes
+from undilute.experiments.length_generalisation.tasks import TASKS, VALUES
+from undilute.experiments.length_generalisation.training import Run, carry_out
+from undilute.experiments.length_generalisation.transformer import POSITIONS
+from undilute.experiments.result import Result, Row
+from undilute.experiments.workers import cores, run_all
+from undilute.rules.parameters import count
+
+
+@dataclass(frozen=True)
+class LengthGeneralisation(Experiment):
+    """Recall and copying at lengths far beyond training, one small transformer per rule.
+
+    Examples
+    --------
+    >>> tiny = LengthGeneralisation(rules=("softmax",), steps=2, longest=256, width=16, heads=2, layers=1, asked=64)
+    >>> [row["length"] for row in tiny.run().tables["accuracy"]][:5]
+    [16, 32, 64, 128, 256]
+    """
+
+    id = "length-generalisation"
+    source = "our own; cf. arXiv:2501.19399 and arXiv:2506.16640"
+    shows = "a small transformer trained on at most 64 tokens, tested on up to 4,096"
+    quick_minutes = 1.5
+    full_minutes = 20
+    quick: ClassVar[Mapping[str, Any]] = {
+        "rules": ("softmax", "ssmax", "entmax15"),
+        "steps": 400,
+        "width": 64,
+        "heads": 2,
+        "layers": 2,
+        "train_length": 32,
+        "longest": 512,
+        "asked": 1024,
+    }
+
+    rules: tuple[str, ...] = option(
+        ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax"), "Rules to train with; all for every rule."
+    )
+    tasks: tuple[str, ...] = option(("recall", "copying"), "What every model learns, in turn.")
+    positions: str = option("alternating", f"How positions enter: {', '.join(POSITIONS)}.")
+    seeds: int = option(1, "Trainings of each rule, with seeds that follow --seed.")
+    steps: int = option(1500, "Steps of training, of 1,024 tokens each.")
+    train_length: int = option(64, "Tokens of the longest training sequence.")
+    longest: int = option(4096, "Tokens of the longest test sequence.")
+    width: int = option(128, "Features of a token.")
+    heads: int = option(4, "Heads of a layer.")
+    layers: int = option(4, "Layers.")
+    asked: int = option(8192, "Answers to test at each length.")
+    seed: int = option(0, "The first seed.")
+    workers: int = option(0, "Processes that train side by side; 0 for as many as there are cores.")
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "train_length", "longest", "width", "heads", "layers", "asked"):
+            count(f"--{name.replace('_', '-')}", getattr(self, name))
+        for rule in self.trained():
+            registered.preset(rule)
+        if not self.rules or not self.tasks:
+            raise InvalidValue("length-generalisation needs at least one of each: --rules, --tasks.")
+        for task in self.tasks:
+            if task not in TASKS:
+                raise InvalidValue(f"--tasks = {task!r}: must be of {', '.join(TASKS)}.")
+        if self.positions not in POSITIONS:
+            raise InvalidValue(f"--positions = {self.positions!r}: must be one of {', '.join(POSITIONS)}.")
+        for name in ("train_length", "longest"):
+            _power_of_two(f"--{name.replace('_', '-')}", getattr(self, name))
+        if self.longest < max(2 * self.train_length, 4 * VALUES):
+            least = max(2 * self.train_length, 4 * VALUES)
+            raise InvalidValue(
+                f"--longest = {self.longest}: must be at least {least}, twice --train-length and enough for the keys."
+            )
+        if self.width % (8 * self.heads):
+            raise InvalidValue(f"--width = {self.width}: must be a multiple of 8 · --heads = {8 * self.heads}.")
+        for name in ("seed", "workers"):
+            if getattr(self, name) < 0:
+                raise InvalidValue(f"--{name} = {getattr(self, name)}: must be a whole number of at least 0.")
+
+    @property
+    def is_quick(self) -> bool:
+        """Is the model that of the short form?"""
+        return all(getattr(self, name) == self.quick[name] for name in ("width", "layers", "steps"))
+
+    def trained(self) -> tuple[str, ...]:
+        """The rules that are trained with, by name."""
+        return tuple(registered.names()) if self.rules == ("all",) else self.rules
+
+    def planned(self) -> list[Run]:
+        """Every training, seed by seed, so that what is there first covers every rule."""
+        shape = (self.width, self.heads, self.layers, self.positions, self.asked)
+        return [
+            Run(rule, self.tasks, seed, self.steps, self.train_length, self.longest, *shape)
+            for seed in range(self.seed, self.seed + self.seeds)
+            for rule in self.trained()
+        ]
+
+    def run(self, progress: Progress = quiet) -> Result:
+        """Every training and its tests."""
+        jobs = [(run, self.work) for run in self.planned()]
+        found = run_all(carry_out, jobs, workers=self.workers or cores(), progress=progress, doing="training")
+        outcomes = Outcomes(found, self.train_length)
+        tables: dict[str, Sequence[Row]] = {
+            "accuracy": _lines(found, "accuracy"),
+            "attention": _lines(found, "attention"),
+            "training": [
+                {
+                    "trained_with": each["run"]["rule"],
+                    "seed": each["run"]["seed"],
+                    **{name: each[name] for name in ("parameters", "trained_parameters", "loss", "learned")},
+                    "steps": each["run"]["steps"],
+                }
+                for each in found
+            ],
+        }
+        progress(1.0, "done")
+        return self.result(
+            findings.sentences(outcomes, self),
+            findings.comparisons(outcomes, self),
+            tables,
+            findings.charts(outcomes, self),
+        )
+
+
+def _power_of_two(name: str, value: int) -> None:
+    if value < SHORTEST or value & (value - 1):
+        raise InvalidValue(f"{name} = {value}: must be a power of two of at least {SHORTEST}.")
+
+
+def _lines(found: Sequence[dict[str, Any]], table: str) -> list[Row]:
+    return [
+        {"trained_with": each["run"]["rule"], "seed": each["run"]["seed"], **line}
+        for each in found
+        for line in each[table]
+    ]

@@ -1,0 +1,204 @@
+"""One training run at short lengths, and what becomes of it at long ones.
+
+AdamW with warm-up and cosine decay; every step takes one of the tasks in turn and one length up to the training length,
+which grows during the first part of the training. The state is saved every minute; a run that is killed and resumed
+gives the same numbers as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.length_generalisation.evaluation import evaluate
+from undilute.experiments.length_generalisation.tasks import TASKS, string_length
+from undilute.experiments.length_generalisation.transformer import Transformer
+from undilute.experiments.workers import Report
+from undilute.report import files
+
+TOKENS = 1024  # of a batch
+SHORTEST = 8
+RATE, LAST_RATE = 3e-3, 3e-5
+WARM_UP = 0.05  # share of the steps
+GROWING = 0.5  # share of the steps in which the longest sequences of training grow to the training length
+WEIGHT_DECAY = 0.1
+BETAS = (0.9, 0.98)
+CLIP = 1.0
+EVERY = 20  # steps between reports
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes
+    ----------
+    rule : trained with it
+    tasks : trained on them in turn
+    seed : of weights and sequences
+    steps : of training
+    train_length : tokens of the longest training sequence
+    longest : tokens of the longest test sequence, for which there are symbols enough
+    width, heads, layers, positions : of the transformer
+    asked : answers that each length is tested on
+    """
+
+    rule: str
+    tasks: tuple[str, ...]
+    seed: int
+    steps: int
+    train_length: int
+    longest: int
+    width: int
+    heads: int
+    layers: int
+    positions: str
+    asked: int
+
+    @property
+    def name(self) -> str:
+        """A name for its files."""
+        return f"{self.rule}_{'+'.join(self.tasks)}_{self.positions}_{self.steps}_seed{self.seed}"
+
+    @property
+    def symbols(self) -> int:
+        """How many symbols there are: enough for a string without repetition at the longest length."""
+        return string_length(self.longest)
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        warm_up = max(1, round(WARM_UP * self.steps))
+        if step < warm_up:
+            return RATE * (step + 1) / warm_up
+        decayed = 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, self.steps - warm_up)))
+        return LAST_RATE + (RATE - LAST_RATE) * decayed
+
+    def length_limit(self, step: int) -> int:
+        """Tokens that the sequences of a step have at most: a multiple of 4."""
+        share = min(1.0, step / (GROWING * self.steps))
+        return 4 * round((SHORTEST + share * (self.train_length - SHORTEST)) / 4)
+
+    def transformer(self) -> Transformer:
+        """The untrained model."""
+        torch.manual_seed(self.seed)
+        return Transformer(
+            self.rule,
+            self.symbols,
+            self.width,
+            self.heads,
+            self.layers,
+            positions=self.positions,
+            train_length=self.train_length,
+            longest=self.longest,
+        )
+
+
+def carry_out(job: tuple[Run, Path | None], report: Report) -> dict[str, Any]:
+    """Train and test, or read what was found before.
+
+    Parameters
+    ----------
+    job : the run, and the folder with its checkpoint and its outcome (None keeps nothing)
+    report : is told the share that is done
+
+    Returns
+    -------
+    {"run": …, "loss": …, "parameters": …, "learned": …, "accuracy": [a line per task, rule and length], "attention": …}
+    """
+    run, folder = job
+    outcome = None if folder is None else folder / f"{run.name}.json"
+    if outcome is not None and outcome.exists():
+        known: dict[str, Any] = json.loads(outcome.read_text())
+        if known["run"] == json.loads(json.dumps(asdict(run))):
+            return known
+    checkpoint = Checkpoint(None if folder is None else folder / f"{run.name}.pt")
+    model, loss = train(run, checkpoint, report)
+    found = {
+        "run": asdict(run),
+        "loss": loss,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "trained_parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
+        "learned": learned_scales(model),
+        **evaluate(model, run.rule, run.tasks, run.train_length, run.asked, run.seed),
+    }
+    if outcome is not None:
+        files.write(outcome, json.dumps(found, indent=1))
+        checkpoint.remove()
+    return found
+
+
+def train(run: Run, checkpoint: Checkpoint, report: Report) -> tuple[Transformer, float]:
+    """The trained model, and the running mean of the loss at the end."""
+    model = run.transformer()
+    optimizer = _optimizer(model)
+    generator = torch.Generator().manual_seed(run.seed + 1_000_003)
+    step, recent = 0, torch.zeros(())
+    state = checkpoint.load()
+    if state is not None and state["run"] == asdict(run):
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        generator.set_state(state["generator"])
+        step, recent = state["step"], state["recent"]
+    while step < run.steps:
+        loss = _step(run, step, model, optimizer, generator)
+        recent = 0.98 * recent + 0.02 * loss if step else loss
+        step += 1
+        if step % EVERY == 0:
+            report(0.9 * step / run.steps)
+        if checkpoint.due() or step == run.steps:
+            checkpoint.save(
+                {
+                    "run": asdict(run),
+                    "step": step,
+                    "recent": recent,
+                    "model": model.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "generator": generator.get_state(),
+                }
+            )
+    return model, float(recent)
+
+
+def _optimizer(model: Transformer) -> torch.optim.AdamW:
+    """Weight decay for matrices only."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in learned if parameter.dim() > 1]
+    others = [parameter for parameter in learned if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, RATE, BETAS, fused=True)
+
+
+def _step(
+    run: Run, step: int, model: Transformer, optimizer: torch.optim.Optimizer, generator: torch.Generator
+) -> Tensor:
+    task = TASKS[run.tasks[step % len(run.tasks)]]
+    length = 4 * int(torch.randint(SHORTEST // 4, run.length_limit(step) // 4 + 1, (), generator=generator))
+    batch = task(max(1, TOKENS // length), length, run.symbols, generator)
+    model.place(length, generator)
+    logits = model(batch.tokens, batch.answers.shape[1])
+    loss = F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    for group in optimizer.param_groups:
+        group["lr"] = run.rate(step)
+    optimizer.step()
+    return loss.detach()
+
+
+def learned_scales(model: Transformer) -> str:
+    """What the rules learned, where they learn a number per head: "layer 0 scale.s = 0.61, 0.9, …"."""
+    said = []
+    for index, layer in enumerate(model.layers()):
+        for name, value in layer.rule.named_parameters():
+            if value.dim() == 1:
+                said.append(f"layer {index} {name} = {', '.join(f'{each:.3g}' for each in value.tolist())}")
+    return "; ".join(said)

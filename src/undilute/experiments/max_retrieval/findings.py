@@ -1,0 +1,241 @@
+"""What the runs of max retrieval say, in sentences, beside the printed values and in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from undilute.experiments.max_retrieval.published import PRINTED, SECONDARY, TABLE
+from undilute.experiments.max_retrieval.summary import Group, Outcomes, interval
+from undilute.experiments.max_retrieval.training import ARGMAX
+from undilute.experiments.result import Chart, Comparison, Series, compared
+
+if TYPE_CHECKING:
+    from undilute.experiments.max_retrieval.max_retrieval import MaxRetrieval
+
+WITHIN = 4.0  # points: what we call agreement with the printed table
+PUBLISHED_STEPS = 100_000
+SIGNIFICANT = 0.05
+
+
+def comparisons(outcomes: Outcomes, experiment: MaxRetrieval) -> list[Comparison]:
+    """Every printed accuracy beside ours, for each reading of the training set's size; then the claims."""
+    made = []
+    for size in experiment.set_sizes:
+        for evaluated in ("softmax", "adaptive"):
+            group = Group("softmax", size, experiment.schedules[0], evaluated)
+            if group in outcomes.values and experiment.schedules[0] == "constant":
+                made += [_accuracy(outcomes, group, items) for items in outcomes.sizes(group) if items in PRINTED]
+    return made + _claims(outcomes, experiment)
+
+
+def _accuracy(outcomes: Outcomes, group: Group, items: int) -> Comparison:
+    values = outcomes.of(group, items)
+    low, high = interval(values)
+    return compared(
+        f"accuracy at {items:,} items, %: {group.evaluated_with}, trained on {group.set_size}",
+        getattr(PRINTED[items], group.evaluated_with),
+        outcomes.mean(group, items),
+        within=WITHIN,
+        low=low,
+        high=high,
+        note="Printed value from a secondary copy." if items in SECONDARY else "",
+    )
+
+
+def _claims(outcomes: Outcomes, experiment: MaxRetrieval) -> list[Comparison]:
+    """What the summary says about adaptive temperature, held against the paired test."""
+    rows = outcomes.paired(experiment.set_sizes[0], experiment.schedules[0])
+    beyond = [row for row in rows if int(row["items"] or 0) > 16]
+    if experiment.seeds < 2 or not beyond:
+        return []
+    gains = {int(row["items"] or 0): float(row["gain"] or 0.0) for row in beyond}
+    sure = [
+        items for items, row in zip(gains, beyond, strict=True) if _significant(row["p_value"]) and gains[items] > 0
+    ]
+    missing = [f"{items:,}" for items in gains if items not in sure]
+    best = max(gains, key=lambda items: gains[items])
+    largest = max(gains)
+    return [
+        Comparison(
+            "adaptive temperature is significantly better at all sizes beyond training (paired t-test, p < 0.05)",
+            "at every size tested",
+            f"at {len(sure)} of {len(gains)} sizes",
+            "differs" if missing else "agrees",
+            note=f"Not at {', '.join(missing)} items." if missing else "",
+        ),
+        Comparison(
+            "its gain becomes more pronounced as the scale increases",
+            "largest at the largest size",
+            f"largest, {gains[best]:+.1f} points, at {best:,} items; {gains[largest]:+.1f} at {largest:,}",
+            "agrees" if best == largest else "differs",
+            note="In the printed table too the gain is largest at 1,024 items: 3.9 points, against 1.6 at 16,384.",
+        ),
+    ]
+
+
+def _significant(p_value: object) -> bool:
+    return isinstance(p_value, float) and p_value < SIGNIFICANT
+
+
+def sentences(outcomes: Outcomes, experiment: MaxRetrieval) -> list[str]:
+    """What came out; each sentence only where its runs are there."""
+    said = [_against_the_table(outcomes, experiment, size) for size in experiment.set_sizes]
+    said += [_decay(outcomes, experiment), _ceiling(outcomes, experiment)]
+    said += [_best(outcomes, experiment, schedule) for schedule in experiment.schedules]
+    said.append(_scope(experiment))
+    return [sentence for sentence in said if sentence]
+
+
+def _against_the_table(outcomes: Outcomes, experiment: MaxRetrieval, size: str) -> str:
+    groups = [Group("softmax", size, "constant", name) for name in ("softmax", "adaptive")]
+    if groups[0] not in outcomes.values:
+        return ""
+    sizes = [items for items in outcomes.sizes(groups[0]) if items in TABLE]
+    away = {
+        (group.evaluated_with, items): outcomes.mean(group, items) - getattr(TABLE[items], group.evaluated_with)
+        for group in groups
+        for items in sizes
+    }
+    if not away:
+        return ""
+    near = [f"{name} at {items:,}" for (name, items), gap in away.items() if abs(gap) > WITHIN]
+    name, items = max(away, key=lambda key: abs(away[key]))
+    answer = (
+        f"within {WITHIN:g} points of the printed table at every size but {_listed(near)}"
+        if near
+        else (f"within {WITHIN:g} points of the printed table at every size")
+    )
+    return (
+        f"Trained as published on sets of {size.replace('-', ' to ')} items, softmax and adaptive temperature land "
+        f"{answer}; the largest difference is {away[name, items]:+.1f} points ({name}, {items:,} items)."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _decay(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
+    groups = [Group("softmax", experiment.set_sizes[0], schedule, "softmax") for schedule in ("constant", "cosine")]
+    if any(group not in outcomes.values for group in groups):
+        return ""
+    items = min(outcomes.sizes(groups[0]), key=lambda n: abs(n - 1024))
+    constant, cosine = (outcomes.mean(group, items) for group in groups)
+    text = (
+        f"With the learning rate decayed by a cosine, and nothing else changed, softmax goes from {constant:.1f} to "
+        f"{cosine:.1f} % at {items:,} items"
+    )
+    if cosine - constant > WITHIN:
+        text += ": the noise of training at a constant rate, more than dispersion, sets the published figures"
+    return text + "."
+
+
+def _ceiling(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
+    said = []
+    for schedule in experiment.schedules:
+        own, best = (Group("softmax", experiment.set_sizes[0], schedule, name) for name in ("softmax", ARGMAX))
+        if own in outcomes.values:
+            items = max(outcomes.sizes(own))
+            said.append(
+                f"{schedule} rate: {outcomes.mean(own, items):.1f} % with softmax and "
+                f"{outcomes.mean(best, items):.1f} % with the argmax of the same logits"
+            )
+    if not said:
+        return ""
+    return (
+        f"At {items:,} items, {'; '.join(said)}. What the argmax misses is lost to the resolution of the learned "
+        "logits, and no way of spreading weights over them brings it back."
+    )
+
+
+def _best(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> str:
+    own = {
+        group.trained_with: group
+        for group in outcomes.values
+        if group.schedule == schedule
+        and group.set_size == experiment.set_sizes[0]
+        and group.evaluated_with == group.trained_with
+    }
+    if len(own) < 2:
+        return ""
+    items = max(outcomes.sizes(next(iter(own.values()))))
+    ranked = sorted(own, key=lambda rule: -outcomes.mean(own[rule], items))
+    shown = ", ".join(f"{rule} {outcomes.mean(own[rule], items):.1f}" for rule in ranked)
+    return f"Accuracy at {items:,} items by rule, {schedule} rate, %: {shown}."
+
+
+def _seeds(outcomes: Outcomes, group: Group) -> int:
+    return len(outcomes.of(group, outcomes.sizes(group)[0]))
+
+
+def _scope(experiment: MaxRetrieval) -> str:
+    steps = f"{experiment.steps:,} steps"
+    beside = f", where the paper has {PUBLISHED_STEPS:,}" if experiment.steps != PUBLISHED_STEPS else ""
+    tested = f"up to {experiment.sets:,} test sets a size"
+    seeds = f"Means over {experiment.seeds} seeds"
+    if len(experiment.schedules) > 1 or len(experiment.set_sizes) > 1:
+        seeds += f" of the first set-up, {experiment.variant_seeds} of its variants"
+    return f"{seeds}; {steps}{beside}; {tested}, the same for every rule; chance is 10 %."
+
+
+def charts(outcomes: Outcomes, experiment: MaxRetrieval) -> list[Chart]:
+    """The published table; every rule by schedule; entropy and top weight."""
+    made = [_published_chart(outcomes, experiment, size) for size in experiment.set_sizes]
+    for schedule in experiment.schedules:
+        made.append(_rules_chart(outcomes, experiment, schedule, "accuracy"))
+    for what in ("ceiling", "entropy", "weight_of_largest"):
+        made.append(_rules_chart(outcomes, experiment, experiment.schedules[-1], what))
+    return [chart for chart in made if chart is not None]
+
+
+def _published_chart(outcomes: Outcomes, experiment: MaxRetrieval, size: str) -> Chart | None:
+    groups = {name: Group("softmax", size, "constant", name) for name in ("softmax", "adaptive", ARGMAX)}
+    if groups["softmax"] not in outcomes.values:
+        return None
+    series = [_curve(outcomes, group, name) for name, group in groups.items()]
+    for name in ("softmax", "adaptive"):
+        sizes = [items for items in outcomes.sizes(groups[name]) if items in PRINTED]
+        printed = [getattr(PRINTED[items], name) for items in sizes]
+        series.append(Series(f"{name}, printed", sizes, printed, printed=True))
+    return _chart(
+        f"published-{size}",
+        f"Max retrieval as published, trained on {size.replace('-', ' to ')} items",
+        "accuracy, %",
+        series,
+        note=f"Shaded: 95 % interval of the mean over {_seeds(outcomes, groups['softmax'])} seeds. Chance is 10 %.",
+    )
+
+
+TITLES = {
+    "accuracy": ("accuracy, %", "How each rule carries over to larger sets, {} learning rate"),
+    "ceiling": ("accuracy, %", "The argmax of each network's logits: the same with nothing lost to spreading, {} rate"),
+    "entropy": ("entropy of the weights, nats", "How far each rule spreads its weight, {} rate"),
+    "weight_of_largest": ("weight of the largest item", "What the item that matters gets, {} rate"),
+}
+
+
+def _rules_chart(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str, what: str) -> Chart | None:
+    series = []
+    for rule in experiment.trained():
+        evaluated = [ARGMAX] if what == "ceiling" else [rule, *(["adaptive"] if rule == "softmax" else [])]
+        for name in evaluated:
+            group = Group(rule, experiment.set_sizes[0], schedule, name)
+            label = rule if name in (rule, ARGMAX) else f"{name} on softmax's weights"
+            if group in outcomes.values:
+                series.append(_curve(outcomes, group, label, "accuracy" if what == "ceiling" else what))
+    if len(series) < 2:
+        return None
+    label, title = TITLES[what]
+    return _chart(f"{what.replace('_', '-')}-{schedule}", title.format(schedule), label, series)
+
+
+def _curve(outcomes: Outcomes, group: Group, name: str, what: str = "accuracy") -> Series:
+    sizes = outcomes.sizes(group)
+    around = [interval(outcomes.of(group, items, what)) for items in sizes]
+    means = [outcomes.mean(group, items, what) for items in sizes]
+    return Series(name, sizes, means, [low for low, _ in around], [high for _, high in around])
+
+
+def _chart(name: str, title: str, label: str, series: Sequence[Series], note: str = "") -> Chart:
+    return Chart(name, title, "items in the set", label, series, x_log=2, note=note)

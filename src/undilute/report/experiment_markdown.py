@@ -1,0 +1,77 @@
+"""Results as Markdown, for the repository: what the README and docs/reproduction.md say is read from results.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from undilute.experiments.experiment import every
+from undilute.experiments.result import Result, Verdict
+from undilute.report.experiment_text import computed, counts, printed
+
+VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "other set-up")
+PREFACE = """# Reproduction: every table and figure, beside what was printed
+
+Made by `make docs` from the results in `docs/results`; each names the command that made it. *Agrees* and *differs*
+are about the printed value or claim; *other set-up* is where the model or the text is another one, so that the two
+cannot be held against each other. `undilute reproduce` lists the experiments; `undilute reproduce <id>` runs one and
+writes its page.
+"""
+
+
+def page(results: Sequence[Result], images: str) -> str:
+    """The whole page.
+
+    Parameters
+    ----------
+    results : in the order they are shown
+    images : where the pictures are, as seen from the page; a folder for each experiment
+    """
+    return "\n".join([PREFACE, *(_section(result, images) for result in results)])
+
+
+def _section(result: Result, images: str) -> str:
+    cls = every()[result.id]
+    lines = [f"## `{result.id}`: {cls.shows}", "", f"*{cls.source}.* `{result.command}`", ""]
+    lines += [f"**{result.findings[0]}**", "", *(f"- {finding}" for finding in result.findings[1:]), ""]
+    for chart in result.charts:
+        lines += [f"![{chart.title}]({images}/{result.id}/{chart.name}.png)", ""]
+    lines += [_comparisons(result), ""]
+    return "\n".join(lines)
+
+
+def _comparisons(result: Result) -> str:
+    rows = [[each.what, printed(each), computed(each), each.verdict, each.note] for each in result.comparisons]
+    return table(["what", "printed", "computed", "verdict", "note"], rows)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """A line per experiment: how its printed values and claims came out, and the answer in a sentence."""
+    rows = []
+    for result in results:
+        counted = counts(result.comparisons)
+        rows.append([f"`{result.id}`", *(str(counted[verdict]) for verdict in VERDICTS), result.findings[0]])
+    return table(["experiment", *VERDICTS, "what came out"], rows)
+
+
+def retrieval(result: Result, schedule: str, set_size: str, sizes: Sequence[int]) -> str:
+    """Accuracy of max retrieval by rule, with the argmax of the same logits beside it, from the result's own table."""
+    lines: dict[str, dict[int, str]] = {}
+    for row in result.tables["accuracy"]:
+        if (row["schedule"], row["set_size"]) == (schedule, set_size) and row["items"] in sizes:
+            trained, evaluated = str(row["trained_with"]), str(row["evaluated_with"])
+            if evaluated in (trained, "adaptive"):
+                name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
+                shown = f"{row['accuracy']:.1f} ({row['argmax_of_the_same_logits']:.1f})"
+                lines.setdefault(name, {})[int(row["items"] or 0)] = shown
+    body = [[name, *(cells.get(items, "–") for items in sizes)] for name, cells in lines.items()]
+    return table(["rule", *(f"{items:,}" for items in sizes)], body)
+
+
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; bars and line breaks in its texts cannot break it."""
+    rows = [list(head), ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,126 @@
+"""Means, tests and sentences about runs whose outcome is known because it is made up here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from undilute.experiments.max_retrieval import MaxRetrieval, findings
+from undilute.experiments.max_retrieval.published import PRINTED, SECONDARY
+from undilute.experiments.max_retrieval.summary import Group, Outcomes, interval, paired_p_value
+from undilute.experiments.max_retrieval.training import ARGMAX
+from undilute.report import experiment_files
+
+SIZES = tuple(PRINTED)
+
+
+def outcome(rule: str, schedule: str, seed: int, accuracy: Callable[[str, int], float]) -> dict[str, Any]:
+    """What a run would leave behind if it had these accuracies."""
+    names = [rule, *(["adaptive"] if rule == "softmax" else []), ARGMAX]
+    others = {"entropy": 1.0, "top_weight": 0.5, "weight_of_largest": 0.5, "spread": 9.0, "sets": 8}
+    return {
+        "run": {"rule": rule, "set_size": "16", "schedule": schedule, "seeds": [seed], "steps": 5},
+        "training": [{"seed": seed, "loss": 0.1, "learned": ""}],
+        "tests": [
+            {"seed": seed, "items": items, "evaluated_with": name, "accuracy": accuracy(name, items), **others}
+            for items in SIZES
+            for name in names
+        ],
+    }
+
+
+def as_printed(name: str, items: int) -> float:
+    return float(getattr(PRINTED[items], "softmax" if name == ARGMAX else name))
+
+
+def experiment(**options: Any) -> MaxRetrieval:
+    published: dict[str, Any] = {"rules": ("softmax",), "set_sizes": ("16",), "schedules": ("constant",)}
+    return MaxRetrieval(**{**published, "seeds": 3, "sizes": SIZES, **options})
+
+
+def test_the_interval_is_students() -> None:
+    values = [3.0, 4.5, 8.0, 1.0]
+    deviation = stats.tstd(values) / math.sqrt(4)
+    assert interval(values) == pytest.approx(stats.t.interval(0.95, 3, loc=4.125, scale=deviation))
+    assert interval([7.0]) == (7.0, 7.0)
+
+
+def test_the_paired_test_is_students() -> None:
+    a, b = [1.0, 2.0, 4.0, 3.0], [0.5, 2.5, 3.0, 1.0]
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    t = sum(differences) / 4 / (stats.tstd(differences) / 2)
+    assert paired_p_value(a, b) == pytest.approx(2 * stats.t.sf(abs(t), 3))
+    assert paired_p_value([1.0], [2.0]) is None
+    assert paired_p_value([1.0, 2.0], [1.0, 2.0]) is None
+
+
+def test_runs_like_the_printed_table_agree_with_it() -> None:
+    outcomes = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(3)])
+    made = findings.comparisons(outcomes, experiment())
+    accuracies = [each for each in made if each.what.startswith("accuracy")]
+    assert len(accuracies) == 2 * len(PRINTED)
+    assert {each.verdict for each in accuracies} == {"agrees"}
+    assert sum(bool(each.note) for each in accuracies) == 2 * len(SECONDARY)
+    assert "within 4 points of the printed table at every size;" in findings.sentences(outcomes, experiment())[0]
+
+
+def test_a_size_that_is_off_is_named() -> None:
+    def off(name: str, items: int) -> float:
+        return as_printed(name, items) - (5.0 if (name, items) == ("adaptive", 1024) else 0.0)
+
+    outcomes = Outcomes([outcome("softmax", "constant", seed, off) for seed in range(3)])
+    differing = [each for each in findings.comparisons(outcomes, experiment()) if each.verdict == "differs"]
+    assert next(each.what for each in differing) == "accuracy at 1,024 items, %: adaptive, trained on 16"
+    assert "but adaptive at 1,024; the largest difference is -5.0" in findings.sentences(outcomes, experiment())[0]
+
+
+def test_claims_about_the_gain_follow_the_paired_test() -> None:
+    def growing(name: str, items: int) -> float:
+        return 50.0 + (math.log2(items) if name == "adaptive" else 0.0)
+
+    def noisy(seed: int) -> Callable[[str, int], float]:
+        return lambda name, items: growing(name, items) + (0.01 * seed if name == "adaptive" else 0.0)
+
+    outcomes = Outcomes([outcome("softmax", "constant", seed, noisy(seed)) for seed in range(3)])
+    claims = findings.comparisons(outcomes, experiment())[-2:]
+    assert [claim.verdict for claim in claims] == ["agrees", "agrees"]
+    level = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(3)])
+    claims = findings.comparisons(level, experiment())[-2:]
+    assert [claim.verdict for claim in claims] == ["differs", "differs"]  # no spread, so no test; and largest at 1,024
+
+
+def test_decay_is_said_to_matter_only_where_it_does() -> None:
+    def better(name: str, items: int) -> float:
+        return as_printed(name, items) + 30.0
+
+    for accuracy, said in ((better, True), (as_printed, False)):
+        runs = [outcome("softmax", "constant", 0, as_printed), outcome("softmax", "cosine", 0, accuracy)]
+        text = " ".join(findings.sentences(Outcomes(runs), experiment(schedules=("constant", "cosine"))))
+        assert ("more than dispersion" in text) is said
+        assert "decayed by a cosine" in text
+
+
+def test_means_and_ceiling_are_over_the_seeds_of_one_set_up() -> None:
+    def by_seed(seed: int) -> Callable[[str, int], float]:
+        return lambda name, items: 90.0 if name == ARGMAX else 10.0 * seed
+
+    outcomes = Outcomes([outcome("ssmax", "constant", seed, by_seed(seed)) for seed in (1, 2, 6)])
+    line = next(row for row in outcomes.lines() if row["evaluated_with"] == "ssmax")
+    assert (line["accuracy"], line["worst_seed"], line["best_seed"], line["seeds"]) == (30.0, 10.0, 60.0, 3)
+    assert line["argmax_of_the_same_logits"] == 90.0
+    assert outcomes.of(Group("ssmax", "16", "constant", "ssmax"), 16) == [10.0, 20.0, 60.0]
+
+
+def test_a_real_result_survives_its_file() -> None:
+    options: dict[str, Any] = {"steps": 3, "sets": 4, "sizes": (16, 32), "seeds": 2, "workers": 1}
+    tiny = MaxRetrieval(rules=("softmax", "top-k"), variant_seeds=1, **options)
+    result = tiny.run()
+    again = experiment_files.from_json(experiment_files.to_json(result))
+    assert again.settings == tiny.settings()
+    assert list(again.tables) == ["accuracy", "paired", "runs", "training"]
+    assert len(result.tables["training"]) == 2 * 2 + 2 + 1
+    assert [chart.name for chart in result.charts][:2] == ["published-16", "published-5-16"]

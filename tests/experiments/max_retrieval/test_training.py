@@ -1,0 +1,143 @@
+"""A run learns, is tested on the same sets as every other, and gives the same numbers after any kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.max_retrieval import MaxRetrieval
+from undilute.experiments.max_retrieval.training import ARGMAX, Run, carry_out, evaluate, train
+
+RUN = Run("softmax", "5-16", "constant", (0, 1), 300, True, (16, 64), 64, 2**20)
+
+
+def ignore(share: float) -> None:
+    """Progress for nobody."""
+
+
+def test_training_learns() -> None:
+    untrained, _ = train(replace(RUN, steps=1), Checkpoint(None), ignore)
+    network, losses = train(RUN, Checkpoint(None), ignore)
+    before, after = ([test["accuracy"] for test in evaluate(each, RUN)][:2] for each in (untrained, network))
+    assert max(before) < 40
+    assert min(after) > 75
+    assert max(losses) < 1.0
+
+
+def test_every_rule_is_tested_on_the_same_sets_and_with_its_ceiling() -> None:
+    runs = [carry_out((replace(RUN, rule=rule, steps=2), None, 60.0), ignore) for rule in ("softmax", "ssmax")]
+    names = [
+        [test["evaluated_with"] for test in run["tests"] if (test["items"], test["seed"]) == (16, 0)] for run in runs
+    ]
+    assert names == [["softmax", "adaptive", ARGMAX], ["ssmax", ARGMAX]]
+    for run in runs:
+        ceiling = [test for test in run["tests"] if test["evaluated_with"] == ARGMAX]
+        assert all(test["top_weight"] == 1 and test["entropy"] == 0 for test in ceiling)
+
+
+def test_few_sets_where_sets_are_large() -> None:
+    network, _ = train(replace(RUN, steps=1), Checkpoint(None), ignore)
+    counts = [test["sets"] for test in evaluate(network, replace(RUN, sizes=(16, 512), test_items=4096))]
+    assert counts == [64] * 6 + [8] * 6
+
+
+def test_the_cosine_ends_where_it_should() -> None:
+    run = replace(RUN, schedule="cosine", steps=1000)
+    assert run.rate(0) == pytest.approx(1e-3)
+    assert run.rate(500) == pytest.approx((1e-3 + 1e-6) / 2)
+    assert run.rate(1000) == pytest.approx(1e-6)
+    assert RUN.rate(299) == 1e-3
+
+
+class Stop(Exception):
+    """Raised in the middle of a run."""
+
+
+def stopping(at: float) -> object:
+    def report(share: float) -> None:
+        if share >= at:
+            raise Stop
+
+    return report
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("name", ["softmax", "as-entmax"])
+def test_a_run_that_stops_anywhere_goes_on_to_the_same_numbers(name: str, schedule: str, tmp_path: Path) -> None:
+    run = replace(RUN, rule=name, schedule=schedule)
+    whole = carry_out((run, None, 0.0), ignore)
+    for at in (0.3, 0.6):
+        with pytest.raises(Stop):
+            carry_out((run, tmp_path, 0.05), stopping(at))  # type: ignore[arg-type]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".pt"]
+    resumed = carry_out((run, tmp_path, 60.0), ignore)
+    assert resumed == whole
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+
+
+def test_a_checkpoint_of_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        carry_out((replace(RUN, sets=32), tmp_path, 0.05), stopping(0.3))  # type: ignore[arg-type]
+    assert carry_out((RUN, tmp_path, 60.0), ignore) == carry_out((RUN, None, 0.0), ignore)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from typing import Any
+from undilute.experiments.max_retrieval import MaxRetrieval
+if __name__ == "__main__":
+    options = dict(rules=("softmax", "ssmax"), schedules=("constant",), set_sizes=("16",), sizes=(16, 64), sets=64)
+    options |= dict(seeds=1, steps=int(sys.argv[2]), workers=2, checkpoint_seconds=0.1)
+    MaxRetrieval(work=Path(sys.argv[1]), **options).run()
+"""
+
+
+def test_sigkill_loses_nothing_and_leaves_no_process_behind(tmp_path: Path) -> None:
+    work, program, steps = tmp_path / "work", tmp_path / "program.py", 800
+    program.write_text(PROGRAM)
+    process = subprocess.Popen([sys.executable, str(program), str(work), str(steps)])
+    _wait_for(lambda: len(list(work.glob("*.pt"))) == 2)
+    workers = _children(process.pid)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _wait_for(lambda: not any(_runs(each) for each in workers))
+    states = [torch.load(path, weights_only=True)["step"] for path in work.glob("*.pt")]
+    assert len(states) == 2
+    assert all(0 < step < steps for step in states), "killed too late to mean anything"
+    options: dict[str, Any] = {"rules": ("softmax", "ssmax"), "schedules": ("constant",), "set_sizes": ("16",)}
+    experiment = MaxRetrieval(seeds=1, steps=steps, sizes=(16, 64), sets=64, workers=1, **options)
+    resumed, whole = replace(experiment, work=work).run(), experiment.run()
+    assert resumed.tables == whole.tables
+
+
+def _children(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()[1:]]
+    return [int(row[0]) for row in rows if int(row[1]) == pid and "spawn_main" in row[2]]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    return state != "Z"
+
+
+def _wait_for(holds: object, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)

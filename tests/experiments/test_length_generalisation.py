@@ -1,0 +1,358 @@
+"""The small transformer, its tasks, and runs that survive a kill."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import undilute as ud
+from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.length_generalisation import LengthGeneralisation
+from undilute.experiments.length_generalisation.evaluation import ARGMAX, batches, evaluate, fetching_head, lengths
+from undilute.experiments.length_generalisation.findings import Outcomes, wilson
+from undilute.experiments.length_generalisation.tasks import TASKS, VALUES, chance
+from undilute.experiments.length_generalisation.training import Run, carry_out, train
+from undilute.experiments.length_generalisation.transformer import POSITIONS, Rotary, Transformer, last_weights
+from undilute.nn.heads import merge_heads, split_heads
+
+SYMBOLS = 160
+SMALL = Run("softmax", ("recall", "copying"), 0, 12, 32, 256, 32, 2, 2, "alternating", 64)
+RULES = ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax")
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small(rule: str = "softmax", positions: str = "alternating") -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(rule, SYMBOLS, 32, 2, 2, positions, 32, 256)
+
+
+def ignore(share: float) -> None:
+    pass
+
+
+def looked_up(tokens: list[int], asking: int) -> int:
+    """An oracle that reads the context from the left: what follows the first occurrence of the token that asks?"""
+    return tokens[tokens.index(asking) + 1]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("length", [8, 12, 16, 64, 256])
+def test_the_context_determines_every_answer(task: str, length: int) -> None:
+    batch = TASKS[task](6, length, SYMBOLS, seeded(length))
+    assert batch.tokens.shape == (6, length)
+    asked = batch.answers.shape[1]
+    for tokens, answers in zip(batch.tokens.tolist(), batch.answers.tolist(), strict=True):
+        assert [looked_up(tokens[:-asked], asking) for asking in tokens[-asked:]] == answers
+        keys = tokens[:-asked][:: 2 if task == "recall" else 1]
+        assert len(set(keys)) == len(keys)
+    assert torch.equal(batch.tokens.gather(1, batch.sources), batch.answers)
+    assert not torch.equal(batch.tokens, TASKS[task](6, length, SYMBOLS, seeded(length + 1)).tokens)
+
+
+def test_recalled_values_are_no_keys_and_chance_is_what_guessing_gives() -> None:
+    recall, copying = (TASKS[task](4000, 16, SYMBOLS, seeded()) for task in ("recall", "copying"))
+    assert int(recall.answers.min()) >= SYMBOLS - VALUES > int(recall.tokens[:, 8:].max())
+    guessed = torch.randint(SYMBOLS - VALUES, SYMBOLS, recall.answers.shape, generator=seeded(1))
+    assert float((guessed == recall.answers).double().mean()) == pytest.approx(chance("recall", 16), rel=0.1)
+    picked = copying.tokens.gather(1, torch.randint(10, copying.answers.shape, generator=seeded(1)))
+    assert float((picked == copying.answers).double().mean()) == pytest.approx(chance("copying", 16), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_rotary_scores_depend_on_position_differences_only(kind: str) -> None:
+    rotary = Rotary(16, kind, 64, 4096)
+    q, k = torch.randn(2, 1, 1, 1, 16, generator=seeded()).unbind()
+
+    def score(at_query: int, at_key: int) -> float:
+        turned = rotary.turned(q, torch.tensor([at_query])), rotary.turned(k, torch.tensor([at_key]))
+        return float((turned[0] * turned[1]).sum())
+
+    for difference in (0, 1, 17, 900):
+        scores = [score(start + difference, start) for start in (0, 5, 333, 3000)]
+        assert scores == pytest.approx([scores[0]] * 4, abs=1e-4)
+    assert score(1, 0) != pytest.approx(score(2, 0), abs=1e-3)
+
+
+def test_alternating_positions_show_every_angle_in_training() -> None:
+    """No pair of features turns slower than once in the training length, and none turns faster than half a turn."""
+    per_token = Rotary(32, "alternating", 64, 4096)
+    angle = torch.atan2(per_token.sin[1], per_token.cos[1])
+    assert float(angle.min()) == pytest.approx(2 * torch.pi / 64)
+    assert float(angle.abs().max()) == pytest.approx(torch.pi)
+
+
+@pytest.mark.parametrize("trained_with", RULES)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_the_model_is_causal(trained_with: str, positions: str) -> None:
+    model = small(trained_with, positions)
+    tokens = torch.randint(SYMBOLS, (2, 24), generator=seeded())
+    changed = tokens.clone()
+    changed[:, 16:] = (changed[:, 16:] + 1) % SYMBOLS
+    before, after = model(tokens, 24), model(changed, 24)
+    torch.testing.assert_close(before[:, :16], after[:, :16])
+    assert not torch.allclose(before[:, 16:], after[:, 16:])
+
+
+@pytest.mark.parametrize("trained_with", RULES)
+def test_the_watched_weights_are_those_of_the_layer(trained_with: str) -> None:
+    for layer in small(trained_with).layers():
+        x = torch.randn(2, 40, 32, generator=seeded())
+        values = split_heads(layer.v_proj(x), layer.num_heads)
+        expected = layer.out_proj(merge_heads(last_weights(layer, x, 8) @ values))
+        torch.testing.assert_close(expected, layer(x)[:, -8:], atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_heads_of_rotary_layers_begin_by_looking_back() -> None:
+    torch.manual_seed(0)
+    model = Transformer("softmax", 2560, 128, 4, 4)
+    x = model.embedding(torch.randint(2560, (8, 64), generator=seeded()))
+    weights = last_weights(model.layers()[0], model.blocks[0].attention_norm(x), 16).mean(0)  # (heads, rows, keys)
+    for head in range(4):
+        back = torch.stack([weights[head, row, 48 + row - head] for row in range(16)])
+        assert float(back.mean()) > 0.5
+    assert all(layer.rotate is None for layer in model.layers()[1::2])
+
+
+def test_the_default_model_has_about_a_million_parameters() -> None:
+    model = LengthGeneralisation().planned()[0].transformer()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert 0.9e6 < parameters < 1.2e6
+
+
+@pytest.mark.parametrize("trained_with", ["ssmax", "as-entmax"])
+def test_a_short_training_lowers_the_loss(trained_with: str) -> None:
+    longer = replace(SMALL, rule=trained_with, steps=24)
+    _, loss = train(longer, Checkpoint(None), ignore)
+    _, first = train(replace(SMALL, rule=trained_with, steps=1), Checkpoint(None), ignore)
+    assert loss < first - 0.1
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledAfter(Checkpoint):
+    """Saves after every step, and is killed after some."""
+
+    def __init__(self, path: Path, saves: int) -> None:
+        super().__init__(path, every_seconds=0.0)
+        self.left = saves
+
+    def save(self, state: dict[str, Any]) -> None:
+        super().save(state)
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+@pytest.mark.parametrize("trained_with", ["softmax", "as-entmax"])
+@pytest.mark.parametrize("positions", ["alternating", "random"])
+def test_resuming_equals_not_stopping_bit_for_bit(tmp_path: Path, trained_with: str, positions: str) -> None:
+    run = replace(SMALL, rule=trained_with, positions=positions)
+    whole, loss = train(run, Checkpoint(None), ignore)
+    with pytest.raises(Killed):
+        train(run, KilledAfter(tmp_path / "run.pt", saves=5), ignore)
+    resumed, resumed_loss = train(run, Checkpoint(tmp_path / "run.pt"), ignore)
+    assert resumed_loss == loss
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_another_run_is_not_used(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        train(SMALL, KilledAfter(tmp_path / "run.pt", saves=5), ignore)
+    other = replace(SMALL, width=16)
+    _, loss = train(other, Checkpoint(tmp_path / "run.pt"), ignore)
+    assert loss == train(other, Checkpoint(None), ignore)[1]
+
+
+def _one_thread(run: Run, folder: Path) -> None:
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    Checkpoint.__init__.__defaults__ = (0.0,)  # save after every step
+    carry_out((run, folder), ignore)
+
+
+def test_sigkill_and_resume_gives_the_same_numbers(tmp_path: Path) -> None:
+    run = replace(SMALL, steps=40)
+    process = multiprocessing.get_context("spawn").Process(target=_one_thread, args=(run, tmp_path))
+    process.start()
+    saved = tmp_path / f"{run.name}.pt"
+    while not saved.exists() and process.is_alive():
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    state = Checkpoint(saved).load()
+    assert state is not None
+    assert 0 < state["step"] < run.steps
+    resumed = LengthGeneralisation(**_options(run), work=tmp_path).run()
+    whole = LengthGeneralisation(**_options(run)).run()
+    assert resumed.tables == whole.tables
+    assert not saved.exists()
+    again = LengthGeneralisation(**_options(run), work=tmp_path).run()  # read from what was found
+    assert again.tables == whole.tables
+
+
+def _options(run: Run) -> dict[str, Any]:
+    options = {name: value for name, value in asdict(run).items() if name != "rule"}
+    return {**options, "rules": (run.rule,), "workers": 1}
+
+
+class Perfect(Transformer):
+    """Answers by looking the token up in the context, whatever its weights."""
+
+    def forward(self, tokens: Tensor, last: int) -> Tensor:
+        for layer in self.layers():
+            layer(self.embedding(tokens))  # so that there is attention to watch
+        answers = [[looked_up(row[:-last], asking) for asking in row[-last:]] for row in tokens.tolist()]
+        return torch.nn.functional.one_hot(torch.tensor(answers), SYMBOLS + 1).float()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_whoever_looks_the_answer_up_has_everything_right(task: str) -> None:
+    torch.manual_seed(0)
+    model = Perfect("softmax", SYMBOLS, 32, 2, 2, "alternating", 32, 256)
+    found = evaluate(model, "softmax", [task], 32, 300, seed=0)
+    assert {line["accuracy"] for line in found["accuracy"]} == {100.0}
+    assert {line["exact"] for line in found["accuracy"]} == {100.0}
+    assert all(line["answers"] >= 300 for line in found["accuracy"])
+    assert [line["length"] for line in found["accuracy"]][:5] == lengths(256) == [16, 32, 64, 128, 256]
+
+
+def test_rules_share_their_test_sequences_and_get_back_their_own_rule() -> None:
+    model = small("ssmax")
+    first, second = (next(batches(model, "recall", 64, 100, seed=3)) for _ in range(2))
+    assert torch.equal(first.tokens, second.tokens)
+    own = [layer.rule for layer in model.layers()]
+    evaluate(model, "ssmax", ["recall"], 32, 64, seed=0)
+    assert all(layer.rule is rule for layer, rule in zip(model.layers(), own, strict=True))
+
+
+def test_argmax_spreads_over_ties_only_and_adaptive_sharpens() -> None:
+    found = evaluate(small(), "softmax", ["copying"], 32, 64, seed=0)["attention"]
+    entropies = {
+        name: [row["entropy"] for row in found if row["evaluated_with"] == name]
+        for name in ("softmax", "adaptive", ARGMAX)
+    }
+    assert max(entropies[ARGMAX]) < min(entropies["softmax"])
+    assert all(
+        sharper <= plain + 1e-6 for sharper, plain in zip(entropies["adaptive"], entropies["softmax"], strict=True)
+    )
+
+
+def test_the_fetching_head_is_found() -> None:
+    """Against every head of every layer, computed one row at a time."""
+    model = small()
+    layer, head = fetching_head(model, "recall", 32, seed=0)
+    batch = next(batches(model, "recall", 32, 1, seed=0))
+    x = model.embedding(batch.tokens)
+    means = []
+    for index, block in enumerate(model.blocks):
+        weights = last_weights(model.layers()[index], block.attention_norm(x), 16)
+        rows = range(16)
+        for h in range(2):
+            means.append(torch.stack([weights[range(len(x)), h, row, batch.sources[:, row]] for row in rows]).mean())
+        x = block(x)
+    assert int(torch.stack(means).argmax()) == 2 * layer + head
+
+
+def test_outcomes_against_counting_by_hand() -> None:
+    def outcome(rule: str, seed: int, evaluated: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
+        lines = [
+            {"task": "recall", "evaluated_with": name, "length": length, "accuracy": accuracy, "answers": 100}
+            for name, accuracies in evaluated.items()
+            for length, accuracy in zip((64, 128, 256), accuracies, strict=True)
+        ]
+        return {"run": {"rule": rule, "seed": seed}, "accuracy": lines, "attention": [{} for _ in lines]}
+
+    found = [
+        outcome("softmax", 0, {"softmax": (100, 80, 20), "adaptive": (100, 90, 60)}),
+        outcome("softmax", 1, {"softmax": (96, 70, 30), "adaptive": (96, 90, 40)}),
+    ]
+    outcomes = Outcomes(found, 64)
+    plain, adaptive = ("softmax", "softmax"), ("softmax", "adaptive")
+    assert outcomes.beyond("recall", plain) == [50, 50]
+    assert outcomes.beyond("recall", adaptive) == [75, 65]
+    assert outcomes.uncertainty("recall", adaptive, plain) == pytest.approx(2 * 50**0.5 / 2**0.5)
+    assert outcomes.interval("recall", plain, 256) == (20, 30)
+    single = Outcomes(found[:1], 64)
+    assert single.interval("recall", plain, 256) == wilson(20, 100)
+    variance = (0.9 * 0.1 + 0.6 * 0.4 + 0.8 * 0.2 + 0.2 * 0.8) / 100 / 4
+    assert single.uncertainty("recall", adaptive, plain) == pytest.approx(200 * variance**0.5)
+    assert single.learned("recall", adaptive)
+
+
+def test_wilson_is_scipys() -> None:
+    from scipy.stats import binomtest
+
+    for right, count in ((0, 50), (13, 64), (64, 64), (5000, 8192)):
+        expected = binomtest(right, count).proportion_ci(method="wilson")
+        assert wilson(100 * right / count, count) == pytest.approx((100 * expected.low, 100 * expected.high), abs=1e-4)
+
+
+def test_a_whole_run() -> None:
+    """Every table and chart is there, and a model that learned nothing supports no claim."""
+    result = LengthGeneralisation(
+        rules=("softmax", "ssmax"),
+        steps=2,
+        train_length=32,
+        longest=256,
+        width=32,
+        heads=2,
+        layers=2,
+        asked=64,
+        workers=1,
+    ).run()
+    assert result.findings[0].startswith("No model learned recall at 32 tokens")
+    assert {comparison.verdict for comparison in result.comparisons} == {"other set-up"}
+    assert len(result.comparisons) == 4  # two claims, two tasks
+    assert len(result.tables["accuracy"]) == len(result.tables["attention"]) == 2 * 5 * (3 + 2)
+    assert len(result.charts) == 8
+    assert all(len(chart.series) <= 7 for chart in result.charts)
+    assert "layer 1 scale.s = " in str(result.tables["training"][1]["learned"])
+
+
+def test_the_quick_form_says_so() -> None:
+    assert LengthGeneralisation.quickly().is_quick
+    assert not LengthGeneralisation().is_quick
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "--steps = 0"),
+        ({"seeds": -1}, "--seeds = -1"),
+        ({"tasks": ("sorting",)}, "must be of recall, copying"),
+        ({"tasks": ()}, "at least one of each"),
+        ({"rules": ()}, "at least one of each"),
+        ({"positions": "learned"}, "must be one of alternating, plain, random"),
+        ({"train_length": 48}, "must be a power of two"),
+        ({"longest": 64}, "must be at least 256"),
+        ({"longest": 1024, "train_length": 1024}, "must be at least 2048"),
+        ({"width": 100}, "must be a multiple of"),
+        ({"seed": -1}, "--seed = -1"),
+        ({"workers": -1}, "--workers = -1"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ud.InvalidValue, match=message):
+        LengthGeneralisation(**options)
+
+
+def test_an_unknown_rule() -> None:
+    with pytest.raises(ud.UnknownName, match="did you mean 'softmax'"):
+        LengthGeneralisation(rules=("softmx",))

@@ -1,0 +1,103 @@
+"""``undilute reproduce`` as a user runs it: the list, one experiment, the report, resuming, bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.test_cli import undilute
+from undilute.experiments.experiment import every
+from undilute.experiments.max_retrieval import MaxRetrieval
+
+
+def test_the_list_has_every_experiment() -> None:
+    result = undilute("reproduce")
+    assert result.returncode == 0, result.stderr
+    assert len(every()) == 9
+    for id, cls in every().items():
+        assert id in result.stdout
+        assert cls.source.split(",")[0] in result.stdout
+
+
+def test_a_run_writes_its_folder_and_the_report_gathers_it(tmp_path: Path) -> None:
+    result = undilute("reproduce", "temperature", "--seeds", "5", "--output", str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "temperature"
+    endings = {path.suffix for path in folder.iterdir() if path.is_file()}
+    assert endings == {".json", ".csv", ".png", ".html"}
+    kept = json.loads((folder / "results.json").read_text())
+    assert kept["settings"]["seeds"] == 5
+    assert kept["command"] == "undilute reproduce temperature --seeds 5"
+    assert {"undilute", "torch", "python", "date"} <= set(kept["made"])
+    gathered = undilute("reproduce", "report", "--output", str(tmp_path))
+    assert gathered.returncode == 0, gathered.stderr
+    assert 'id="temperature"' in (tmp_path / "index.html").read_text()
+
+
+def test_resume_skips_what_is_done_and_nothing_else(tmp_path: Path) -> None:
+    arguments = ("reproduce", "temperature", "--output", str(tmp_path))
+    assert undilute(*arguments, "--seeds", "3").returncode == 0
+    results = tmp_path / "temperature" / "results.json"
+    before = results.stat().st_mtime_ns
+    again = undilute(*arguments, "--seeds", "3", "--resume")
+    assert again.returncode == 0
+    assert "done before" in again.stdout
+    assert results.stat().st_mtime_ns == before
+    assert undilute(*arguments, "--seeds", "4", "--resume").returncode == 0
+    assert json.loads(results.read_text())["settings"]["seeds"] == 4
+
+
+TINY = ("--rules", "softmax,ssmax", "--schedules", "constant", "--set-sizes", "5-16", "--steps", "5", "--workers", "1")
+
+
+def test_more_seeds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
+    arguments = ("reproduce", "max-retrieval", *TINY, "--sizes", "16,32", "--sets", "8", "--output", str(tmp_path))
+    assert undilute(*arguments, "--seeds", "1").returncode == 0
+    work = tmp_path / "max-retrieval" / "work"
+    before = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
+    assert len(before) == 2
+    result = undilute(*arguments, "--seeds", "2", "--resume")
+    assert result.returncode == 0, result.stderr
+    after = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
+    assert len(after) == 4
+    assert before.items() <= after.items()
+    fresh = undilute(*arguments, "--seeds", "1")  # without --resume: from the start
+    assert fresh.returncode == 0
+    assert {path.name: path.stat().st_mtime_ns for path in work.iterdir()}.items().isdisjoint(before.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("report",), "no results in"),
+        (("dilution", "--gaps", "1,x"), "--gaps = '1,x': must be numbers separated by commas."),
+        (("max-retrieval", "--sizes", "16,1.5"), "--sizes = '16,1.5': must be whole numbers separated by commas."),
+        (("max-retrieval", "--rules", "sofmax"), "unknown rule 'sofmax': did you mean 'softmax'"),
+        (("max-retrieval", "--steps", "0"), "--steps = 0"),
+        (("max-retrieval", "--set-sizes", "7"), "--set-sizes = '7': must be of 5-16, 16."),
+        (("max-retrieval", "--schedules", "linear"), "--schedules = 'linear': must be of constant, cosine."),
+        (("max-retrieval", "--workers", "-1"), "--workers = -1"),
+        (("distance", "--text", "no-such-file.txt"), "no-such-file.txt"),
+    ],
+)
+def test_bad_input_gives_one_clear_line(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    result = undilute("reproduce", *arguments, "--output", str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_win_over_quick() -> None:
+    experiment = MaxRetrieval.quickly(seeds=7)
+    assert experiment.seeds == 7
+    assert experiment.steps == MaxRetrieval.quick["steps"]
+
+
+def test_the_command_of_a_result_says_what_was_changed() -> None:
+    experiment = MaxRetrieval(seeds=3, rules=("softmax", "sink"), scaled=False, work=Path("somewhere"))
+    assert experiment.command() == "undilute reproduce max-retrieval --rules softmax,sink --seeds 3 --no-scaled"
+    assert "work" not in experiment.settings()
