@@ -75,7 +75,7 @@ def main() -> None:
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)
-    print("README.md, docs/audit.md, docs/reproduction.md and docs/images are current; API pages: build/docs/index.html")
+    print("README.md and docs are current; API pages: build/docs/index.html")
 
 
 if __name__ == "__main__":

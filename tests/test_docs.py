@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,24 +14,46 @@ import torch
 import undilute as ud
 from undilute import audit
 from undilute.audit import Verdict
-from undilute.report import audit_page
+from undilute.experiments import experiment
+from undilute.report import audit_page, experiment_files, experiment_page
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_tables_are_current() -> None:
+def make_docs() -> ModuleType:
+    """docs/make.py, which is a program and not part of the package."""
     spec = importlib.util.spec_from_file_location("make_docs", ROOT / "docs" / "make.py")
     assert spec is not None
     assert spec.loader is not None
-    make_docs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_docs)
-    assert make_docs.current(README) == README, "run `make docs`"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_current() -> None:
+    assert make_docs().current(README) == README, "run `make docs`"
     assert README.count("| entmax15 |") == 2  # among the rules and among the speeds
 
 
 def test_the_audit_page_is_current() -> None:
     assert (ROOT / "docs" / "audit.md").read_text() == audit_page.markdown(), "run `make docs`"
+
+
+def test_the_reproduction_page_is_current() -> None:
+    """Every number of an experiment in README and docs is read from a committed results file."""
+    assert (ROOT / "docs" / "reproduction.md").read_text() == make_docs().reproduction(), "run `make docs`"
+
+
+def test_committed_results_are_whole() -> None:
+    results = experiment_files.gathered(ROOT / "docs" / "results")
+    assert {result.id for result in results} == set(experiment.every())
+    for result in results:
+        folder = ROOT / "docs" / "results" / result.id
+        for name in (*experiment_page.table_files(result), *experiment_page.chart_files(result)):
+            assert (folder / name).exists(), f"{result.id}: {name} is missing"
+        assert result.command.startswith(f"undilute reproduce {result.id}")
+        assert set(result.settings) == {field.name for field in experiment.every()[result.id].options()}
 
 
 def test_the_readme_counts_the_verdicts() -> None:

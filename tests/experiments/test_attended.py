@@ -15,7 +15,7 @@ from tests.models import small
 from tests.models.attending import KINDS, dense_layers, random_model, tokens
 from undilute.errors import InvalidValue
 from undilute.experiments import attended
-from undilute.experiments.attended import Layer, each_layer, loaded
+from undilute.experiments.attended import Layer, blocks, each_layer, evenly, loaded
 
 LENGTH = 24
 
@@ -145,3 +145,31 @@ def test_loaded_refuses_what_is_too_short(tmp_path: Path, length: int, says: str
         loaded(folder, (str(text),), length)
     with pytest.raises(InvalidValue, match="give a text file that exists"):
         loaded(folder, (str(tmp_path / "none.txt"),), 64)
+
+
+def test_evenly_spaced_rows() -> None:
+    assert evenly(5, 0).tolist() == [0, 1, 2, 3, 4]
+    assert evenly(5, 9).tolist() == [0, 1, 2, 3, 4]
+    assert evenly(1001, 3).tolist() == [0, 500, 1000]
+
+
+@pytest.mark.parametrize("size", [1, 60, 10**6])
+def test_blocks_are_the_layer(size: int) -> None:
+    heads, rows = 3, 12
+    visible = torch.ones(rows, rows, dtype=torch.bool).tril()
+    drawn = torch.randn(heads, rows, rows, generator=torch.Generator().manual_seed(0))
+    logits = drawn.masked_fill(~visible, -torch.inf)
+    seen = visible.expand(heads, -1, -1).clone()
+    seen[0, 5:, 0] = False  # heads may differ in what they see
+    for mask in (visible, seen, torch.ones_like(visible)):
+        layer = Layer(0, "layer", logits, mask, torch.zeros(heads, rows, 4), torch.arange(rows))
+        pieces = list(blocks(layer, size))
+        assert torch.cat([piece.rows for piece in pieces]).tolist() == list(range(rows))
+        for piece in pieces:
+            keys = piece.logits.shape[-1]
+            assert torch.equal(piece.logits, logits[:, piece.rows, :keys])
+            assert torch.equal(piece.visible, mask[..., piece.rows, :keys])
+            assert not mask[..., piece.rows, keys:].any()
+            assert piece.x.shape[1] == keys
+            assert len(piece.rows) == 1 or piece.logits.numel() <= size
+            assert keys >= 2

@@ -14,20 +14,10 @@ from torch.testing import assert_close
 
 from tests.models import small
 from undilute.errors import InvalidValue
-from undilute.experiments import gradient as module
 from undilute.experiments.attended import Layer
-from undilute.experiments.gradient import (
-    Gradient,
-    Steps,
-    TopTwo,
-    blocks,
-    evenly,
-    moved,
-    moved_at_once,
-    printed_bound,
-    random_directions,
-    slope,
-)
+from undilute.experiments.gradient import Gradient
+from undilute.experiments.gradient.findings import comparisons, slope
+from undilute.experiments.gradient.steps import Steps, TopTwo, moved, moved_at_once, printed_bound, random_directions
 from undilute.theory.jacobian import largest_sensitivity, mean_square_sensitivity, sensitivity, worst_direction
 
 HEADS, ROWS = 3, 12
@@ -108,25 +98,6 @@ def test_random_directions_are_uniform_over_what_is_seen() -> None:
     p = logits.softmax(-1)
     found = moved_at_once(p, v).square().mean(0)
     assert_close(found, mean_square_sensitivity(p, visible=visible), atol=1e-12, rtol=0.15)
-
-
-@pytest.mark.parametrize("size", [1, 60, 10**6])
-def test_blocks_are_the_layer(size: int) -> None:
-    logits, visible = causal_logits()
-    seen = visible.expand(HEADS, -1, -1).clone()
-    seen[0, 5:, 0] = False  # heads may differ in what they see
-    for mask in (visible, seen, torch.ones_like(visible)):
-        layer = layer_of(logits, mask)
-        pieces = list(blocks(layer, size))
-        assert torch.cat([piece.rows for piece in pieces]).tolist() == list(range(ROWS))
-        for piece in pieces:
-            keys = piece.logits.shape[-1]
-            assert torch.equal(piece.logits, logits[:, piece.rows, :keys])
-            assert torch.equal(piece.visible, mask[..., piece.rows, :keys])
-            assert not mask[..., piece.rows, keys:].any()
-            assert piece.x.shape[1] == keys
-            assert len(piece.rows) == 1 or piece.logits.numel() <= size
-            assert keys >= 2
 
 
 def test_lines_are_the_definition_row_by_row() -> None:
@@ -233,25 +204,17 @@ def lines(values: dict[float, tuple[float, float]]) -> list[dict[str, float]]:
 
 def test_verdicts() -> None:
     norms = [{"rows_above_printed": 0, "rows": 10}]
-    as_published = module._comparisons(lines({0.05: (1.2, 1.12), 0.08: (0.75, 0.7), 1.0: (0.012, 0.012)}), norms)
+    as_published = comparisons(lines({0.05: (1.2, 1.12), 0.08: (0.75, 0.7), 1.0: (0.012, 0.012)}), norms)
     assert [each.verdict for each in as_published] == ["agrees"] * 6
-    flat = module._comparisons(lines({0.001: (0.1, 0.2), 0.01: (0.1, 0.2), 1.0: (0.05, 0.1)}), norms)
+    flat = comparisons(lines({0.001: (0.1, 0.2), 0.01: (0.1, 0.2), 1.0: (0.05, 0.1)}), norms)
     assert [each.verdict for each in flat] == ["agrees", *["differs"] * 5]
-    assert (
-        module._comparisons(lines({1.0: (1.0, 1.0)}), [{"rows_above_printed": 1, "rows": 10}])[0].verdict == "differs"
-    )
+    assert comparisons(lines({1.0: (1.0, 1.0)}), [{"rows_above_printed": 1, "rows": 10}])[0].verdict == "differs"
 
 
 def test_slope() -> None:
     assert slope([1e-3, 1e-2, 0.05], [7 * T**-0.5 for T in (1e-3, 1e-2, 0.05)]) == pytest.approx(-0.5)
     assert slope([0.01], [1.0]) is None
     assert slope([0.01, 0.1], [1.0, 0.0]) is None
-
-
-def test_evenly_spaced_rows() -> None:
-    assert evenly(5, 0).tolist() == [0, 1, 2, 3, 4]
-    assert evenly(5, 9).tolist() == [0, 1, 2, 3, 4]
-    assert evenly(1001, 3).tolist() == [0, 500, 1000]
 
 
 @pytest.mark.parametrize(

@@ -16,19 +16,12 @@ from tests.experiments.test_gradient import saved_gpt2
 from undilute.audit.geometry import printed_upper
 from undilute.audit.geometry import smallest_separation as compared_one_by_one
 from undilute.errors import InvalidValue
-from undilute.experiments import separability as module
 from undilute.experiments.attended import Layer, each_layer, loaded
 from undilute.experiments.result import Result
-from undilute.experiments.separability import (
-    BOUNDS,
-    Ball,
-    Separability,
-    balls,
-    control_shares,
-    smallest_separation,
-    theorem,
-    unit,
-)
+from undilute.experiments.separability import Separability, controls
+from undilute.experiments.separability.balls import BOUNDS, Ball, balls, smallest_separation, theorem, unit
+from undilute.experiments.separability.controls import CONTROLS, DRAWS, control_shares
+from undilute.experiments.separability.findings import comparisons
 from undilute.theory import separability as theory
 
 HEADS, KEYS, FEATURES, TOPS = 3, 20, 6, [1, 2, 5, 13, 19]
@@ -157,8 +150,8 @@ def test_theorem_is_evaluated_row_by_row() -> None:
 def test_controls_are_the_definition_on_the_same_draws() -> None:
     length, tops, rng = 48, [1, 4, 16], torch.Generator().manual_seed(5)
     lines = control_shares(length, tops, seed=5)
-    for name, features in module.CONTROLS.items():
-        drawn = [module._drawn(name, length, features or length, rng) for _ in range(module.DRAWS)]
+    for name, features in CONTROLS.items():
+        drawn = [controls.draw(name, length, features or length, rng) for _ in range(DRAWS)]
         for top in tops:
             shares = torch.cat([theory.separable_fraction(w, x, top).fraction for w, x in drawn])
             line = next(line for line in lines if line["control"] == name and line["N"] == top)
@@ -170,9 +163,9 @@ def test_controls_are_the_definition_on_the_same_draws() -> None:
 
 def test_what_the_controls_are() -> None:
     rng = torch.Generator().manual_seed(0)
-    for name, features in module.CONTROLS.items():
-        weights, x = module._drawn(name, 200, features or 200, rng)
-        assert_close(weights.sum(-1), torch.ones(module.DRAWS, dtype=torch.float64))
+    for name, features in CONTROLS.items():
+        weights, x = controls.draw(name, 200, features or 200, rng)
+        assert_close(weights.sum(-1), torch.ones(DRAWS, dtype=torch.float64))
         assert_close(x.norm(dim=-1), torch.ones(200, dtype=torch.float64))
         cosines = (x @ x.T)[torch.triu_indices(200, 200, 1).unbind()]
         expected = 0.5 if name.startswith("common") else 0.0
@@ -252,14 +245,14 @@ def line(top: int, median: float, highest: float = 0.9, bound: float = 0.95) -> 
     ],
 )
 def test_verdict_on_the_plateau(medians: dict[int, float], verdict: str) -> None:
-    compared = module._comparisons([line(top, median) for top, median in medians.items()], [])
+    compared = comparisons([line(top, median) for top, median in medians.items()], [])
     assert compared[0].verdict == verdict
     assert compared[1].verdict == "agrees"  # no control exceeds the ceiling: none was given
 
 
 @pytest.mark.parametrize(("highest", "verdict"), [(0.93, "agrees"), (0.96, "differs"), (0.8, "differs")])
 def test_verdict_on_the_printed_upper_bound(highest: float, verdict: str) -> None:
-    assert module._comparisons([line(16, 0.8, highest)], [])[-1].verdict == verdict
+    assert comparisons([line(16, 0.8, highest)], [])[-1].verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -599,9 +599,7 @@ def demo_scores(noise: Tensor) -> Tensor:
     proof="A8.1; the numbers are computed for NumPy's generators 0 to 199, a choice of ours, and for 200 fresh draws. "
     "(Our notes have .01832 and 9.762 for two of the largest values, from other seeds.)",
 )
-def temperature_demo(
-    evidence: Evidence, demo: Callable[[Tensor, float], tuple[Tensor, Tensor]] = printed_demo
-) -> None:
+def temperature_demo(evidence: Evidence, demo: Callable[[Tensor, float], tuple[Tensor, Tensor]] = printed_demo) -> None:
     seeds = np.stack([np.random.default_rng(seed).standard_normal(1000) for seed in range(200)])
     fixed = demo_scores(torch.from_numpy(seeds))
     fresh = demo_scores(torch.randn(200, 1000, generator=evidence.rng, dtype=torch.float64))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ from undilute.diagnosis.diagnose import tokens
 from undilute.errors import InvalidValue
 from undilute.models import loading, texts
 from undilute.models.attention_call import AttentionCall
+from undilute.models.capture import sampled
 from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import Attention, intercepted
 
@@ -133,6 +134,44 @@ def loaded(model: str, text: str | Sequence[str], length: int) -> tuple[PreTrain
 @lru_cache(maxsize=1)
 def _named(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return loading.load(model)
+
+
+def evenly(length: int, rows: int) -> Tensor:
+    """Positions of ``rows`` evenly spaced rows of ``length``, the first and the last among them; all for 0.
+
+    Examples
+    --------
+    >>> evenly(101, 3)
+    tensor([  0,  50, 100])
+    """
+    if rows < 0:
+        raise InvalidValue(f"rows = {rows}: must be a number of rows, or 0 for all of them.")
+    return sampled(torch.arange(length), rows or length, evenly=True)
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    """How many layers a model says it has: for progress only."""
+    config = model.config.get_text_config()
+    return int(getattr(config, "num_hidden_layers", None) or 1)
+
+
+def blocks(layer: Layer, logits: int) -> Iterator[Layer]:
+    """The layer a few rows at a time, about ``logits`` of them, without the keys that none of these rows sees."""
+    heads, rows, keys = layer.logits.shape
+    seen = (layer.visible * torch.arange(1, keys + 1)).amax(-1)
+    stops: list[int] = (seen.amax(0) if seen.ndim == 2 else seen).clamp(min=min(2, keys)).tolist()
+    start = 0
+    for end in range(1, rows + 1):
+        if end == rows or heads * (end + 1 - start) * max(stops[start : end + 1]) > logits:
+            last, of = max(stops[start:end]), slice(start, end)
+            yield replace(
+                layer,
+                logits=layer.logits[:, of, :last],
+                visible=layer.visible[..., of, :last],
+                x=layer.x[:, :last],
+                rows=layer.rows[of],
+            )
+            start = end
 
 
 def _positions(rows: Tensor | None, length: int) -> Tensor:

@@ -52,13 +52,13 @@ class CriticalN(Experiment):
     shows: ClassVar[str] = "from which N on the top-N distance cannot be told from a random selection's"
     quick_minutes: ClassVar[float] = 0.3
     full_minutes: ClassVar[float] = 0.8
-    quick: ClassVar[Mapping[str, Any]] = {"lengths": (64, 128, 256, 512), "rows": 64}
+    quick: ClassVar[Mapping[str, Any]] = {"lengths": (64, 128, 256, 512), "rows": 32}
 
     model: str = option("smollm2", "Model: a name, a path or a hub id.")
     text: tuple[str, ...] = option((), "Text files to read; by default the text that CPython ships.")
     lengths: tuple[int, ...] = option((64, 128, 256, 512, 1024), "Lengths L.")
     points: int = option(36, "Values of N evenly spaced on a log scale up to the longest L.")
-    rows: int = option(128, "Evenly spaced tokens at each length that the mean is taken over; 0 for every token.")
+    rows: int = option(64, "Evenly spaced tokens at each length that the mean is taken over; 0 for every token.")
     x: str = option("values", "What the weights select from: values, input or embedding; the paper does not say.")
     short_rows: str = option("left out", "A token that sees no more than N keys: left out, or zero.")
     heads: tuple[int, ...] = option((36, 144), "Repeat the test with so many heads, drawn at random.")

@@ -55,7 +55,7 @@ class Distance(Experiment):
     top: int = option(5, "N of Fig. 2a.")
     tops: tuple[int, ...] = option((1, 5, 10, 20, 100), "Every N of Fig. 2b, below --length.")
     x: str = option("values", "What the weights select from: values, input or embedding; the paper does not say.")
-    rows: int = option(0, "Evenly spaced tokens at each length; 0 for every token.")
+    rows: int = option(256, "Evenly spaced tokens at each length that the mean is taken over; 0 for every token.")
     short_rows: str = option("left out", "A token that sees no more than N keys: left out, or zero.")
     draws: int = option(1, "Random sets drawn for each token and head.")
     seed: int = option(0, "Of the random sets.")

@@ -25,9 +25,8 @@ from torch import Tensor
 
 from undilute.diagnosis.diagnose import SHORTEST_LENGTH, encoder_lengths
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import Layer, each_layer, loaded
+from undilute.experiments.attended import Layer, each_layer, evenly, loaded
 from undilute.experiments.experiment import Experiment, Progress, option, quiet
-from undilute.experiments.gradient import evenly
 from undilute.experiments.result import Chart, Comparison, Result, Row, Series
 from undilute.models.limits import maximum_length
 from undilute.rules.parameters import count

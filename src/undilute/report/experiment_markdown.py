@@ -56,15 +56,18 @@ def summary(results: Sequence[Result]) -> str:
 def retrieval(result: Result, schedule: str, set_size: str, sizes: Sequence[int]) -> str:
     """Accuracy of max retrieval by rule, with the argmax of the same logits beside it, from the result's own table."""
     lines: dict[str, dict[int, str]] = {}
+    seeds: set[object] = set()
     for row in result.tables["accuracy"]:
         if (row["schedule"], row["set_size"]) == (schedule, set_size) and row["items"] in sizes:
             trained, evaluated = str(row["trained_with"]), str(row["evaluated_with"])
             if evaluated in (trained, "adaptive"):
+                seeds.add(row["seeds"])
                 name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
                 shown = f"{row['accuracy']:.1f} ({row['argmax_of_the_same_logits']:.1f})"
                 lines.setdefault(name, {})[int(row["items"] or 0)] = shown
+    made = f"*{schedule} learning rate, {' or '.join(map(str, seeds))} seeds, {result.settings['steps']:,} steps*"
     body = [[name, *(cells.get(items, "–") for items in sizes)] for name, cells in lines.items()]
-    return table(["rule", *(f"{items:,}" for items in sizes)], body)
+    return f"{made}\n\n" + table(["rule", *(f"{items:,}" for items in sizes)], body)
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

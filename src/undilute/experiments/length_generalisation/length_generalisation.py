@@ -68,7 +68,7 @@ class LengthGeneralisation(Experiment):
     width: int = option(128, "Features of a token.")
     heads: int = option(4, "Heads of a layer.")
     layers: int = option(4, "Layers.")
-    asked: int = option(8192, "Answers to test at each length.")
+    asked: int = option(4096, "Answers to test at each length.")
     seed: int = option(0, "The first seed.")
     workers: int = option(0, "Processes that train side by side; 0 for as many as there are cores.")
 
