@@ -92,8 +92,9 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
     Examples
     --------
-    >>> interval([1.0, 2.0, 3.0])
-    (-0.484..., 4.484...)
+    >>> low, high = interval([1.0, 2.0, 3.0])
+    >>> round(low, 3), round(high, 3)
+    (-0.484, 4.484)
     """
     centre = statistics.fmean(values)
     if len(values) < 2:
