@@ -44,8 +44,8 @@ class Distance(Experiment):
     id: ClassVar[str] = "distance"
     source: ClassVar[str] = "arXiv:2508.17821v1, Fig. 2a and 2b"
     shows: ClassVar[str] = "how far what a head leaves out is from its top-N average, over length and over N"
-    quick_minutes: ClassVar[float] = 0.3
-    full_minutes: ClassVar[float] = 0.8
+    quick_minutes: ClassVar[float] = 0.5
+    full_minutes: ClassVar[float] = 0.6
     quick: ClassVar[dict[str, Any]] = {"length": 512}
 
     model: str = option("smollm2", "Model: a name, a path or a hub id.")

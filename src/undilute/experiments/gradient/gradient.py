@@ -42,7 +42,7 @@ class Gradient(Experiment):
     id: ClassVar[str] = "gradient"
     source: ClassVar[str] = "arXiv:2508.17821v1, Fig. 4"
     shows: ClassVar[str] = "how far weights move when logits move: random and worst direction, false and true bound"
-    quick_minutes: ClassVar[float] = 0.5
+    quick_minutes: ClassVar[float] = 0.2
     full_minutes: ClassVar[float] = 0.5
     quick: ClassVar[dict[str, Any]] = {"rows": 32}
 

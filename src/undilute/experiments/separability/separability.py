@@ -37,7 +37,7 @@ class Separability(Experiment):
     id: ClassVar[str] = "separability"
     source: ClassVar[str] = "arXiv:2508.17821v1, Fig. 3"
     shows: ClassVar[str] = "how many of the selected tokens fit into a ball that leaves the others out"
-    quick_minutes: ClassVar[float] = 0.5
+    quick_minutes: ClassVar[float] = 0.2
     full_minutes: ClassVar[float] = 0.5
     quick: ClassVar[dict[str, Any]] = {"rows": 32}
 
