@@ -45,6 +45,13 @@ def test_the_reproduction_page_is_current() -> None:
     assert (ROOT / "docs" / "reproduction.md").read_text() == make_docs().reproduction(), "run `make docs`"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md", "docs/audit.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert link.startswith("https://") or (path.parent / link).exists(), link
+
+
 def test_committed_results_are_whole() -> None:
     results = experiment_files.gathered(ROOT / "docs" / "results")
     assert {result.id for result in results} == set(experiment.every())

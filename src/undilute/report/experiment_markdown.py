@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from undilute.experiments.experiment import every
 from undilute.experiments.result import Result, Verdict
+from undilute.report.experiment_page import chart_files
 from undilute.report.experiment_text import computed, counts, printed
 
 VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "other set-up")
@@ -33,8 +34,8 @@ def _section(result: Result, images: str) -> str:
     cls = every()[result.id]
     lines = [f"## `{result.id}`: {cls.shows}", "", f"*{cls.source}.* `{result.command}`", ""]
     lines += [f"**{result.findings[0]}**", "", *(f"- {finding}" for finding in result.findings[1:]), ""]
-    for chart in result.charts:
-        lines += [f"![{chart.title}]({images}/{result.id}/{chart.name}.png)", ""]
+    for chart, file in zip(result.charts, chart_files(result), strict=True):
+        lines += [f"![{chart.title}]({images}/{result.id}/{file})", ""]
     lines += [_comparisons(result), ""]
     return "\n".join(lines)
 

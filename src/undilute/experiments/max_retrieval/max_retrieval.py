@@ -63,7 +63,7 @@ class MaxRetrieval(Experiment):
         ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax"), "Rules to train with; all for every rule."
     )
     seeds: int = option(10, "Trainings of each rule in the published set-up, with seeds that follow --seed.")
-    variant_seeds: int = option(3, "Trainings of each variant of it: other learning rates, other set sizes.")
+    variant_seeds: int = option(5, "Trainings of each variant of it: other learning rates, other set sizes.")
     steps: int = option(20_000, "Steps of training; the paper: 100,000.")
     schedules: tuple[str, ...] = option(SCHEDULES, "Learning rates: constant (as published), cosine (decay to 1e-6).")
     set_sizes: tuple[str, ...] = option(SET_SIZES, "Items of a training set; all but the first for softmax only.")
