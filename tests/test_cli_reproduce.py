@@ -54,19 +54,18 @@ TINY = ("--rules", "softmax,ssmax", "--schedules", "constant", "--set-sizes", "5
 
 
 def test_more_seeds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
+    """Seeds are trained five at a time: a sixth leaves the first five as they are."""
     arguments = ("reproduce", "max-retrieval", *TINY, "--sizes", "16,32", "--sets", "8", "--output", str(tmp_path))
-    assert undilute(*arguments, "--seeds", "1").returncode == 0
+    assert undilute(*arguments, "--seeds", "5").returncode == 0
     work = tmp_path / "max-retrieval" / "work"
     before = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
     assert len(before) == 2
-    result = undilute(*arguments, "--seeds", "2", "--resume")
+    result = undilute(*arguments, "--seeds", "6", "--resume")
     assert result.returncode == 0, result.stderr
     after = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
     assert len(after) == 4
-    assert before.items() <= after.items()
-    fresh = undilute(*arguments, "--seeds", "1")  # without --resume: from the start
-    assert fresh.returncode == 0
-    assert {path.name: path.stat().st_mtime_ns for path in work.iterdir()}.items().isdisjoint(before.items())
+    assert before.items() <= after.items()  # a training that was repeated would have written its file again
+    assert len(json.loads((tmp_path / "max-retrieval" / "results.json").read_text())["tables"]["training"]) == 12
 
 
 @pytest.mark.parametrize(

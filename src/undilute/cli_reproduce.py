@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import shutil
 import time
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from undilute.errors import InvalidValue, UndiluteError
+from undilute.errors import InvalidValue, MissingExtra, UndiluteError
 from undilute.experiments.experiment import Experiment, every
 from undilute.experiments.result import Result
 
@@ -79,6 +80,9 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
 
     folder = output / experiment.id
     files.check_writable(folder / experiment_files.RESULTS)
+    for package in ("matplotlib", "plotly", "jinja2"):  # before the work, not after it
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra(package, "plot")
     work = folder / "work"
     if resume and _is_done(experiment, folder):
         console.print(f"{experiment.id}: done before, with the same options", highlight=False)
@@ -136,7 +140,8 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
     """An option that is None unless it is given, so that ``--quick`` knows what to leave alone."""
     kind = str if isinstance(field.default, tuple) else hint
     shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
-    described = typer.Option(help=field.metadata["help"], show_default=shown or False)
+    help = field.metadata["help"] + (" Separated by commas." if isinstance(field.default, tuple) else "")
+    described = typer.Option(help=help, show_default=shown or False)
     return _keyword(field.name, Annotated[kind | None, described], None)
 
 

@@ -26,6 +26,10 @@ class InvalidTensor(UndiluteError, ValueError, RuntimeError):
     """
 
 
+class WorkerKilled(UndiluteError, RuntimeError):
+    """A process that did part of the work is gone."""
+
+
 class UnknownName(UndiluteError, LookupError):
     """A name that is not registered; the message suggests the nearest ones."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -96,13 +97,14 @@ class Experiment(ABC):
             value = getattr(self, each.name)
             if value != each.default:
                 words += _flag(each.name.replace("_", "-"), value)
-        return " ".join(words)
+        return shlex.join(words)
 
 
 def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return [f"--{name}", text] if text else [f"--{name}="]
 
 
 def every() -> dict[str, type[Experiment]]:

@@ -10,20 +10,22 @@ import ctypes
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from queue import Empty
 from typing import Any, TypeVar
 
 import torch
 
+from undilute.errors import WorkerKilled
 from undilute.experiments.experiment import Progress
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 Report = Callable[[float], None]
 _reports: Any = None  # the queue to the parent process, in a worker
-_parent = 0
 
 
 def run_all(
@@ -49,10 +51,14 @@ def run_all(
         return [_alone(work, job, lambda share, i=i: show(i, share)) for i, job in enumerate(jobs)]  # type: ignore[misc]
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start, (reports, os.getpid())) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start, (reports,)) as pool:
         futures = [pool.submit(_run, work, i, job) for i, job in enumerate(jobs)]
         try:
             _watch(futures, reports, show)
+        except BrokenProcessPool:
+            raise WorkerKilled(
+                "a worker process was killed, perhaps because memory ran out: try fewer --workers, with --resume."
+            ) from None
         except BaseException:
             for process in list(pool._processes.values()):
                 process.terminate()
@@ -90,22 +96,25 @@ def _alone(work: Callable[[Job, Report], Done], job: Job, report: Report) -> Don
     return done
 
 
-def _start(reports: Any, parent: int) -> None:
+def _start(reports: Any) -> None:
     """What every worker does first."""
-    global _reports, _parent
-    _reports, _parent = reports, parent
+    global _reports
+    _reports = reports
+    threading.Thread(target=_stop_with_the_parent, daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # gradients of softmax underflow, and denormal numbers are slow
     keep_memory()
 
 
-def _run(work: Callable[[Job, Report], Done], index: int, job: Job) -> Done:
-    def report(share: float) -> None:
-        if os.getppid() != _parent:  # it was killed
-            os._exit(1)
-        _reports.put((index, share))
+def _stop_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
-    return work(job, report)
+
+def _run(work: Callable[[Job, Report], Done], index: int, job: Job) -> Done:
+    return work(job, lambda share: _reports.put((index, share)))
 
 
 def cores() -> int:

@@ -39,7 +39,7 @@ def as_printed(name: str, items: int) -> float:
 
 def experiment(**options: Any) -> MaxRetrieval:
     published: dict[str, Any] = {"rules": ("softmax",), "set_sizes": ("16",), "schedules": ("constant",)}
-    return MaxRetrieval(**{**published, "seeds": 3, "sizes": SIZES, **options})
+    return MaxRetrieval(**{**published, "seeds": 5, "sizes": SIZES, **options})
 
 
 def test_the_interval_is_students() -> None:
@@ -59,7 +59,7 @@ def test_the_paired_test_is_students() -> None:
 
 
 def test_runs_like_the_printed_table_agree_with_it() -> None:
-    outcomes = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(3)])
+    outcomes = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(5)])
     made = findings.comparisons(outcomes, experiment())
     accuracies = [each for each in made if each.what.startswith("accuracy")]
     assert len(accuracies) == 2 * len(PRINTED)
@@ -72,7 +72,7 @@ def test_a_size_that_is_off_is_named() -> None:
     def off(name: str, items: int) -> float:
         return as_printed(name, items) - (5.0 if (name, items) == ("adaptive", 1024) else 0.0)
 
-    outcomes = Outcomes([outcome("softmax", "constant", seed, off) for seed in range(3)])
+    outcomes = Outcomes([outcome("softmax", "constant", seed, off) for seed in range(5)])
     differing = [each for each in findings.comparisons(outcomes, experiment()) if each.verdict == "differs"]
     assert next(each.what for each in differing) == "accuracy at 1,024 items, %: adaptive, trained on 16"
     said = findings.sentences(outcomes, experiment())[0]
@@ -80,13 +80,13 @@ def test_a_size_that_is_off_is_named() -> None:
 
 
 def test_a_short_training_does_not_contradict_the_print() -> None:
-    outcomes = Outcomes([outcome("softmax", "constant", seed, lambda name, items: 10.0) for seed in range(3)])
+    outcomes = Outcomes([outcome("softmax", "constant", seed, lambda name, items: 10.0) for seed in range(5)])
     short, long = (
         {each.verdict for each in findings.comparisons(outcomes, experiment(steps=steps)) if "accuracy" in each.what}
         for steps in (1500, 20_000)
     )
-    assert short == {"agrees", "other set-up"}  # 10 % is within 4 points of what was printed at 16,384 items
-    assert long == {"agrees", "differs"}
+    assert short == {"other set-up"}
+    assert long == {"agrees", "differs"}  # 10 % is within 4 points of what was printed at 16,384 items
 
 
 def test_claims_about_the_gain_follow_the_paired_test() -> None:
@@ -96,17 +96,17 @@ def test_claims_about_the_gain_follow_the_paired_test() -> None:
     def noisy(seed: int) -> Callable[[str, int], float]:
         return lambda name, items: growing(name, items) + (0.01 * seed if name == "adaptive" else 0.0)
 
-    outcomes = Outcomes([outcome("softmax", "constant", seed, noisy(seed)) for seed in range(3)])
+    outcomes = Outcomes([outcome("softmax", "constant", seed, noisy(seed)) for seed in range(5)])
     claims = findings.comparisons(outcomes, experiment())[-2:]
     assert [claim.verdict for claim in claims] == ["agrees", "agrees"]
-    level = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(3)])
+    level = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(5)])
     claims = findings.comparisons(level, experiment())[-2:]
     assert [claim.verdict for claim in claims] == ["differs", "differs"]  # no spread, so no test; and largest at 1,024
 
 
 def test_decay_is_said_to_matter_only_where_it_does() -> None:
     def better(name: str, items: int) -> float:
-        return as_printed(name, items) + 30.0
+        return as_printed(name, items) + 30.0  # more than argmax brings, which is nothing here
 
     for accuracy, said in ((better, True), (as_printed, False)):
         runs = [outcome("softmax", "constant", 0, as_printed), outcome("softmax", "cosine", 0, accuracy)]

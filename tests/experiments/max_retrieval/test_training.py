@@ -71,10 +71,9 @@ def stopping(at: float) -> object:
     return report
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-@pytest.mark.parametrize("name", ["softmax", "as-entmax"])
+@pytest.mark.parametrize(("name", "schedule"), [("softmax", "constant"), ("as-entmax", "cosine")])
 def test_a_run_that_stops_anywhere_goes_on_to_the_same_numbers(name: str, schedule: str, tmp_path: Path) -> None:
-    run = replace(RUN, rule=name, schedule=schedule)
+    run = replace(RUN, rule=name, schedule=schedule, seeds=(0,))
     whole = carry_out((run, None, 0.0), ignore)
     for at in (0.3, 0.6):
         with pytest.raises(Stop):
@@ -104,7 +103,7 @@ if __name__ == "__main__":
 
 
 def test_sigkill_loses_nothing_and_leaves_no_process_behind(tmp_path: Path) -> None:
-    work, program, steps = tmp_path / "work", tmp_path / "program.py", 800
+    work, program, steps = tmp_path / "work", tmp_path / "program.py", 400
     program.write_text(PROGRAM)
     process = subprocess.Popen([sys.executable, str(program), str(work), str(steps)])
     _wait_for(lambda: len(list(work.glob("*.pt"))) == 2)
