@@ -12,10 +12,11 @@ from undilute.report.experiment_text import computed, counts, printed
 VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "other set-up")
 PREFACE = """# Reproduction: every table and figure, beside what was printed
 
-Made by `make docs` from the results in `docs/results`; each names the command that made it. *Agrees* and *differs*
-are about the printed value or claim; *other set-up* is where the model or the text is another one, so that the two
-cannot be held against each other. `undilute reproduce` lists the experiments; `undilute reproduce <id>` runs one and
-writes its page.
+Made by `make docs` from the results in `docs/results`; each names the command that made it. Claims of the papers are
+tested on SmolLM2-135M and the text that CPython ships, where the papers have GPT-2 and *War and Peace*: *agrees* and
+*differs* are about the claim or formula, not about their run. *Other set-up* is a printed value of another model or a
+longer training, which ours cannot be held against. `undilute reproduce` lists the experiments;
+`undilute reproduce <id>` runs one and writes its page.
 """
 
 
