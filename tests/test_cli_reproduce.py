@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +71,66 @@ def test_more_seeds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
     assert len(after) == 4
     assert before.items() <= after.items()  # a training that was repeated would have written its file again
     assert len(json.loads((tmp_path / "max-retrieval" / "results.json").read_text())["tables"]["training"]) == 12
+
+
+def test_a_run_from_the_start_leaves_the_work_of_other_options_alone(tmp_path: Path) -> None:
+    arguments = ("reproduce", "max-retrieval", *TINY, "--sizes", "16", "--sets", "8", "--output", str(tmp_path))
+    assert undilute(*arguments, "--seeds", "1").returncode == 0
+    work = tmp_path / "max-retrieval" / "work"
+    before = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
+    assert undilute(*arguments, "--seeds", "1", "--test-items", "64").returncode == 0
+    after = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
+    assert len(after) == 2 * len(before)
+    assert before.items() <= after.items()
+    assert undilute(*arguments, "--seeds", "1").returncode == 0
+    anew = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
+    assert {name for name in anew if anew[name] != after[name]} == set(before)
+
+
+def test_quick_results_have_a_folder_of_their_own(tmp_path: Path) -> None:
+    """A short run never takes the place of a long one."""
+    arguments = ("reproduce", "temperature", "--seeds", "3")
+    for more, folder in (((), "reproduce"), (("--quick",), "reproduce/quick")):
+        assert undilute(*arguments, *more, cwd=tmp_path).returncode == 0
+        assert (tmp_path / "undilute-out" / folder / "temperature" / "results.json").exists()
+        gathered = undilute("reproduce", "report", *more, cwd=tmp_path)
+        assert gathered.returncode == 0
+        assert f"wrote undilute-out/{folder}/index.html" in gathered.stdout
+
+
+def test_resuming_over_a_result_that_cannot_be_read_runs_it(tmp_path: Path) -> None:
+    (tmp_path / "temperature").mkdir()
+    results = tmp_path / "temperature" / "results.json"
+    results.write_text("{")
+    done = undilute("reproduce", "temperature", "--seeds", "3", "--resume", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(results.read_text())["settings"]["seeds"] == 3
+
+
+def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
+    options = ("--rules", "softmax,ssmax", "--steps", "1000000", "--workers", "2", "--checkpoint-seconds", "0.1")
+    words = [sys.executable, "-m", "undilute", "reproduce", "max-retrieval", *options, "--output", str(tmp_path)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    work = tmp_path / "max-retrieval" / "work"
+    try:
+        for _ in range(6000):
+            if list(work.glob("*.pt")):
+                break
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the program and its workers
+        said, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "max-retrieval was stopped: the same command with --resume goes on from what it kept." in said
+    assert "Traceback" not in errors
+    assert list(work.glob("*.pt"))
+    assert not (tmp_path / "max-retrieval" / "results.json").exists()
+
+
+def test_experiments_are_imported_only_when_they_are_asked_for() -> None:
+    code = "import sys, undilute.cli; print([name for name in sys.modules if 'max_retrieval' in name])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import Field, replace
@@ -14,16 +13,42 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typer.core import TyperGroup
 
 from undilute.errors import InvalidValue, MissingExtra, UndiluteError
 from undilute.experiments.experiment import Experiment, every
 from undilute.experiments.result import Result
 
 console = Console()
-FOLDER = Path("undilute-out/reproduce")
-app = typer.Typer(help="Run the published experiments, and see each printed value beside the computed one.")
+FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
 
-Output = Annotated[Path, typer.Option(help="Folder for the results, one below it for each experiment.")]
+
+class Experiments(TyperGroup):
+    """The commands of this file, and one for each experiment, made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *every()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        known = super().get_command(ctx, cmd_name)
+        if known is not None or cmd_name not in every():
+            return known
+        alone = typer.Typer(add_completion=False)
+        alone.command(cmd_name)(command(every()[cmd_name]))
+        return typer.main.get_command(alone)
+
+
+app = typer.Typer(
+    cls=Experiments, help="Run the published experiments, and see each printed value beside the computed one."
+)
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for the results, one below it for each experiment.",
+        show_default=f"{FOLDER}; of quick runs {FOLDER / QUICK}",
+    ),
+]
 Quick = Annotated[bool, typer.Option("--quick", help="A short form of it: smaller, and less exact.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from where an earlier run stopped; skip what is done.")]
 
@@ -38,8 +63,9 @@ def list_experiments(context: typer.Context) -> None:
 
 
 @app.command("all")
-def reproduce_all(output: Output = FOLDER, quick: Quick = False, resume: Resume = False) -> None:
+def reproduce_all(output: Output = None, quick: Quick = False, resume: Resume = False) -> None:
     """Every experiment, one after the other, and the report on all of them."""
+    output = output or _folder(quick)
     failed: list[str] = []
     for id, cls in every().items():
         console.rule(id, align="left")
@@ -54,9 +80,14 @@ def reproduce_all(output: Output = FOLDER, quick: Quick = False, resume: Resume 
 
 
 @app.command("report")
-def report(output: Output = FOLDER) -> None:
+def report(output: Output = None, quick: Quick = False) -> None:
     """Gather the results of all experiments in a folder into one page."""
-    _report(output)
+    _report(output or _folder(quick))
+
+
+def _folder(quick: bool) -> Path:
+    """Where results go: those of quick runs never in the place of others."""
+    return FOLDER / QUICK if quick else FOLDER
 
 
 def _report(output: Path) -> None:
@@ -87,9 +118,10 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     if resume and _is_done(experiment, folder):
         console.print(f"{experiment.id}: done before, with the same options", highlight=False)
         return
-    if not resume and work.exists():
-        shutil.rmtree(work)
-    result = _with_progress(replace(experiment, work=work))
+    experiment = replace(experiment, work=work)
+    if not resume:
+        experiment.forget()
+    result = _with_progress(experiment)
     written = experiment_files.save(result, folder)
     for part in experiment_text.terminal(result):
         console.print(part)
@@ -99,32 +131,38 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
 def _is_done(experiment: Experiment, folder: Path) -> bool:
     from undilute.report import experiment_files
 
-    if not (folder / experiment_files.RESULTS).exists():
+    try:
+        return dict(experiment_files.load(folder).settings) == experiment.settings()
+    except InvalidValue:  # nothing there, or nothing that can be read
         return False
-    return dict(experiment_files.load(folder).settings) == experiment.settings()
 
 
 def _with_progress(experiment: Experiment) -> Result:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     start = time.perf_counter()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(experiment.id, total=1.0)
-        result = experiment.run(lambda share, doing: progress.update(task, completed=share, description=doing))
-    return replace(result, seconds=time.perf_counter() - start)
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task(experiment.id, total=1.0)
+            result = experiment.run(lambda share, doing: progress.update(task, completed=share, description=doing))
+    except KeyboardInterrupt:
+        stopped = f"{experiment.id} was stopped: the same command with --resume goes on from what it kept."
+        console.print(stopped, markup=False, highlight=False, soft_wrap=True)
+        raise
+    return result if result.seconds else replace(result, seconds=time.perf_counter() - start)
 
 
 def command(cls: type[Experiment]) -> Callable[..., None]:
     """The function behind ``undilute reproduce <id>``: its parameters are the experiment's options."""
 
-    def run(output: Path, quick: bool, resume: bool, **given: Any) -> None:
+    def run(output: Path | None, quick: bool, resume: bool, **given: Any) -> None:
         options = {name: value for name, value in given.items() if value is not None}
         for field in cls.options():
             if field.name in options and isinstance(field.default, tuple):
                 options[field.name] = _split(field, options[field.name], get_type_hints(cls)[field.name])
-        _reproduce(cls.quickly(**options) if quick else cls(**options), output, resume)
+        _reproduce(cls.quickly(**options) if quick else cls(**options), output or _folder(quick), resume)
 
     parameters = [_parameter(field, get_type_hints(cls)[field.name]) for field in cls.options()]
-    for name, annotation, default in (("output", Output, FOLDER), ("quick", Quick, False), ("resume", Resume, False)):
+    for name, annotation, default in (("output", Output, None), ("quick", Quick, False), ("resume", Resume, False)):
         parameters.append(_keyword(name, annotation, default))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -153,7 +191,3 @@ def _split(field: Field[Any], text: str, hint: Any) -> tuple[Any, ...]:
         name = field.name.replace("_", "-")
         wanted: Mapping[type, str] = {int: "whole numbers", float: "numbers"}
         raise InvalidValue(f"--{name} = {text!r}: must be {wanted[kind]} separated by commas.") from None
-
-
-for _id, _cls in every().items():
-    app.command(_id)(command(_cls))

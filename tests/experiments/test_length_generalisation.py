@@ -13,15 +13,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import undilute as ud
 from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.length_generalisation import LengthGeneralisation
-from undilute.experiments.length_generalisation.evaluation import ARGMAX, batches, evaluate, fetching_head, lengths
-from undilute.experiments.length_generalisation.findings import Outcomes, wilson
+from undilute.experiments.length_generalisation.evaluation import batches, evaluate, fetching_head, lengths
+from undilute.experiments.length_generalisation.findings import Outcomes, charts, comparisons, sentences
 from undilute.experiments.length_generalisation.tasks import TASKS, VALUES, chance
-from undilute.experiments.length_generalisation.training import Run, carry_out, train
+from undilute.experiments.length_generalisation.training import Run, train
 from undilute.experiments.length_generalisation.transformer import POSITIONS, Rotary, Transformer, last_weights
+from undilute.experiments.training import Job, carry_out
+from undilute.experiments.workers import ignore
 from undilute.nn.heads import merge_heads, split_heads
 
 SYMBOLS = 160
@@ -36,10 +40,6 @@ def seeded(seed: int = 0) -> torch.Generator:
 def small(rule: str = "softmax", positions: str = "alternating") -> Transformer:
     torch.manual_seed(0)
     return Transformer(rule, SYMBOLS, 32, 2, 2, positions, 32, 256)
-
-
-def ignore(share: float) -> None:
-    pass
 
 
 def looked_up(tokens: list[int], asking: int) -> int:
@@ -134,10 +134,15 @@ def test_the_default_model_has_about_a_million_parameters() -> None:
 
 @pytest.mark.parametrize("trained_with", ["ssmax", "as-entmax"])
 def test_a_short_training_lowers_the_loss(trained_with: str) -> None:
-    longer = replace(SMALL, rule=trained_with, steps=24)
-    _, loss = train(longer, Checkpoint(None), ignore)
-    _, first = train(replace(SMALL, rule=trained_with, steps=1), Checkpoint(None), ignore)
-    assert loss < first - 0.1
+    run = replace(SMALL, rule=trained_with, steps=24)
+    batch = TASKS["recall"](64, 16, SYMBOLS, seeded())
+
+    @torch.no_grad()
+    def loss(model: Transformer) -> float:
+        return float(cross_entropy(model(batch.tokens, 8).flatten(0, 1), batch.answers.flatten()))
+
+    trained, _ = train(run, Checkpoint(None), ignore)
+    assert loss(trained) < loss(run.transformer()) - 0.5
 
 
 class Killed(Exception):
@@ -182,15 +187,14 @@ def test_a_checkpoint_of_another_run_is_not_used(tmp_path: Path) -> None:
 def _one_thread(run: Run, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    Checkpoint.__init__.__defaults__ = (0.0,)  # save after every step
-    carry_out((run, folder), ignore)
+    carry_out(Job(run, folder, every_seconds=0.0), ignore)
 
 
 def test_sigkill_and_resume_gives_the_same_numbers(tmp_path: Path) -> None:
     run = replace(SMALL, steps=40)
     process = multiprocessing.get_context("spawn").Process(target=_one_thread, args=(run, tmp_path))
     process.start()
-    saved = tmp_path / f"{run.name}.pt"
+    saved = tmp_path / f"{run.stem}.pt"
     while not saved.exists() and process.is_alive():
         time.sleep(0.01)
     assert process.pid is not None
@@ -229,8 +233,43 @@ def test_whoever_looks_the_answer_up_has_everything_right(task: str) -> None:
     found = evaluate(model, "softmax", [task], 32, 300, seed=0)
     assert {line["accuracy"] for line in found["accuracy"]} == {100.0}
     assert {line["exact"] for line in found["accuracy"]} == {100.0}
-    assert all(line["answers"] >= 300 for line in found["accuracy"])
+    assert {line["accuracy_error"] for line in found["accuracy"]} == {0.0}
+    assert all(line["answers"] >= 300 and line["sequences"] >= 16 for line in found["accuracy"])
     assert [line["length"] for line in found["accuracy"]][:5] == lengths(256) == [16, 32, 64, 128, 256]
+
+
+class PerfectHalfOfTheTime(Perfect):
+    """Knows every answer of the first half of a batch, and none of the others."""
+
+    def forward(self, tokens: Tensor, last: int) -> Tensor:
+        logits = super().forward(tokens, last)
+        logits[len(tokens) // 2 :] *= -1
+        return logits
+
+
+def test_the_error_of_an_accuracy_counts_sequences_and_not_answers() -> None:
+    """What is right in all of a sequence or in none of it says no more than one answer per sequence would."""
+    torch.manual_seed(0)
+    model = PerfectHalfOfTheTime("softmax", SYMBOLS, 32, 2, 2, "alternating", 32, 256)
+    longest = evaluate(model, "softmax", ["recall"], 32, 64, seed=0)["accuracy"][4]
+    assert (longest["length"], longest["sequences"], longest["answers"]) == (256, 16, 16 * 128)
+    assert longest["accuracy"] == 50
+    assert longest["accuracy_error"] == pytest.approx(100 * (16 * 0.25 / 15) ** 0.5 / 4)
+
+
+def test_few_answers_are_asked_of_no_fewer_sequences() -> None:
+    for length in (16, 256):
+        tested = list(batches(small(), "copying", length, 1, seed=0))
+        assert sum(len(batch.tokens) for batch in tested) == 16
+
+
+def test_the_tests_report_how_far_they_are() -> None:
+    told: list[float] = []
+    evaluate(small("ssmax"), "ssmax", ["recall", "copying"], 32, 16, seed=0, report=told.append)
+    assert len(told) == 2 * 2 * 5  # tasks, rules, lengths
+    assert told == sorted(told)
+    assert told[0] > 0
+    assert told[-1] == 1
 
 
 def test_rules_share_their_test_sequences_and_get_back_their_own_rule() -> None:
@@ -270,38 +309,74 @@ def test_the_fetching_head_is_found() -> None:
     assert int(torch.stack(means).argmax()) == 2 * layer + head
 
 
-def test_outcomes_against_counting_by_hand() -> None:
-    def outcome(rule: str, seed: int, evaluated: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
-        lines = [
-            {"task": "recall", "evaluated_with": name, "length": length, "accuracy": accuracy, "answers": 100}
-            for name, accuracies in evaluated.items()
-            for length, accuracy in zip((64, 128, 256), accuracies, strict=True)
-        ]
-        return {"run": {"rule": rule, "seed": seed}, "accuracy": lines, "attention": [{} for _ in lines]}
-
-    found = [
-        outcome("softmax", 0, {"softmax": (100, 80, 20), "adaptive": (100, 90, 60)}),
-        outcome("softmax", 1, {"softmax": (96, 70, 30), "adaptive": (96, 90, 40)}),
+def outcome(trained: str, seed: int, evaluated: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
+    """What a run finds, made up: accuracies at 64, 128 and 256 tokens, each known to 3 points."""
+    lines = [
+        {"task": "recall", "evaluated_with": name, "length": length, "accuracy": accuracy, "accuracy_error": 3.0}
+        for name, accuracies in evaluated.items()
+        for length, accuracy in zip((64, 128, 256), accuracies, strict=True)
     ]
-    outcomes = Outcomes(found, 64)
-    plain, adaptive = ("softmax", "softmax"), ("softmax", "adaptive")
-    assert outcomes.beyond("recall", plain) == [50, 50]
-    assert outcomes.beyond("recall", adaptive) == [75, 65]
-    assert outcomes.uncertainty("recall", adaptive, plain) == pytest.approx(2 * 50**0.5 / 2**0.5)
-    assert outcomes.interval("recall", plain, 256) == (20, 30)
-    single = Outcomes(found[:1], 64)
-    assert single.interval("recall", plain, 256) == wilson(20, 100)
-    variance = (0.9 * 0.1 + 0.6 * 0.4 + 0.8 * 0.2 + 0.2 * 0.8) / 100 / 4
-    assert single.uncertainty("recall", adaptive, plain) == pytest.approx(200 * variance**0.5)
-    assert single.learned("recall", adaptive)
+    seen = {"entropy": 0.0, "weight_of_answer": 1.0, "answer_on_top": 1.0}
+    return {"run": {"rule": trained, "seed": seed}, "accuracy": lines, "attention": [seen for _ in lines]}
 
 
-def test_wilson_is_scipys() -> None:
-    from scipy.stats import binomtest
+PLAIN, ADAPTIVE = ("softmax", "softmax"), ("softmax", "adaptive")
+FOUND = [
+    outcome("softmax", 0, {"softmax": (100, 80, 20), "adaptive": (100, 90, 60)}),
+    outcome("softmax", 1, {"softmax": (96, 70, 30), "adaptive": (96, 90, 40)}),
+    outcome("softmax", 2, {"softmax": (98, 75, 25), "adaptive": (98, 90, 50)}),
+]
 
-    for right, count in ((0, 50), (13, 64), (64, 64), (5000, 8192)):
-        expected = binomtest(right, count).proportion_ci(method="wilson")
-        assert wilson(100 * right / count, count) == pytest.approx((100 * expected.low, 100 * expected.high), abs=1e-4)
+
+def test_several_seeds_give_students_intervals() -> None:
+    from scipy import stats
+
+    outcomes = Outcomes(FOUND, 64)
+    assert outcomes.beyond("recall", PLAIN) == [50, 50, 50]
+    assert outcomes.beyond("recall", ADAPTIVE) == [75, 65, 70]
+    assert outcomes.learned("recall", ADAPTIVE)
+    by_scipy = stats.ttest_rel([75, 65, 70], [50, 50, 50]).confidence_interval(0.95)
+    half = (by_scipy.high - by_scipy.low) / 2
+    assert outcomes.uncertainty_of_difference("recall", ADAPTIVE, PLAIN) == pytest.approx(half)
+    assert outcomes.uncertainty("recall", ADAPTIVE) == pytest.approx(half)
+    expected = stats.t.interval(0.95, 2, loc=25, scale=stats.sem([20, 30, 25]))
+    assert outcomes.interval("recall", PLAIN, 256) == pytest.approx(expected)
+    assert outcomes.interval("recall", PLAIN, 64)[1] == 100  # and not above
+
+
+def test_a_single_seed_has_its_interval_from_test_sequences() -> None:
+    single = Outcomes(FOUND[:1], 64)
+    assert single.interval("recall", PLAIN, 256) == pytest.approx((20 - 1.96 * 3, 20 + 1.96 * 3))
+    assert single.interval("recall", PLAIN, 64) == pytest.approx((100 - 1.96 * 3, 100))
+    of_one = 1.96 * (3**2 + 3**2) ** 0.5 / 2  # of the mean of two lengths
+    assert single.uncertainty("recall", PLAIN) == pytest.approx(of_one)
+    assert single.uncertainty_of_difference("recall", ADAPTIVE, PLAIN) == pytest.approx(2**0.5 * of_one)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "verdict", "kind"),
+    [
+        (1, "agrees", "1.96 standard errors over the test sequences of one seed"),
+        (2, "other set-up", "95 % interval by Student's t over 2 seeds"),  # 75 and 65 against 50: ± 63.5 points
+        (3, "agrees", "95 % interval by Student's t over 3 seeds"),
+    ],
+)
+def test_claims_and_sentences_say_which_interval_they_use(seeds: int, verdict: str, kind: str) -> None:
+    outcomes = Outcomes(FOUND[:seeds], 64)
+    experiment = LengthGeneralisation(rules=("softmax",), tasks=("recall",), seeds=seeds, longest=256)
+    (claim,) = comparisons(outcomes, experiment)
+    assert claim.verdict == verdict
+    assert kind in claim.note
+    assert ("Another seed" in claim.note) == (seeds == 1)
+    assert ("leaves open" in claim.note) == (verdict == "other set-up")
+    assert kind in sentences(outcomes, experiment)[0]
+    shaded = {chart.name: kind in chart.note for chart in charts(outcomes, experiment)}
+    assert shaded == {
+        "recall-accuracy": True,
+        "recall-argmax": True,
+        "recall-entropy": False,
+        "recall-weight-of-answer": False,
+    }
 
 
 def test_a_whole_run() -> None:

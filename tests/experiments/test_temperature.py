@@ -98,6 +98,39 @@ def test_seeds_start_where_they_are_told_to() -> None:
     assert rows[0]["top weight"] == pytest.approx(article(7, 10, 1.0)[0], rel=1e-12)
 
 
+def test_titles_say_where_the_figures_begin_and_end(result: Result) -> None:
+    at_two = [article(seed, 1000, 2.0) for seed in range(200)]
+    top, bits = (round(float(np.mean([each[at] for each in at_two])), 4) for at in (0, 2))
+    assert [chart.title for chart in result.charts] == [
+        f"The largest weight among 1,000 tokens, from {top} at τ = 2 to 1 at τ = 0.01",
+        f"The entropy among 1,000 tokens in bits, from {bits} at τ = 2 to 0 at τ = 0.01",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("temperatures", "titles"),
+    [
+        (  # uniform at both: no entropy of 0
+            (1e5, 1e6),
+            [
+                "The largest weight among 2 tokens, from 0.5 at τ = 1e+06 to 0.5 at τ = 100000",
+                "The entropy among 2 tokens in bits, from 1 at τ = 1e+06 to 1 at τ = 100000",
+            ],
+        ),
+        (  # no other temperature to come from
+            (1e-3, 1e-3),
+            [
+                "The largest weight among 2 tokens, 1 at τ = 0.001",
+                "The entropy among 2 tokens in bits, 0 at τ = 0.001",
+            ],
+        ),
+    ],
+)
+def test_titles_hold_with_other_options(temperatures: tuple[float, ...], titles: list[str]) -> None:
+    found = Temperature(n=2, seeds=1, temperatures=temperatures).run()
+    assert [chart.title for chart in found.charts] == titles
+
+
 def test_progress_goes_from_nothing_to_all() -> None:
     shares: list[float] = []
     Temperature(seeds=4, n=10).run(lambda share, doing: shares.append(share))

@@ -33,7 +33,8 @@ class Checkpoint:
     def __init__(self, path: Path | None, every_seconds: float = 60.0) -> None:
         self.path = path
         self.every_seconds = every_seconds
-        self._saved = time.monotonic()
+        self._began = self._saved = time.monotonic()
+        self._before = 0.0
 
     def load(self) -> dict[str, Any] | None:
         """The state last saved, or None if there is none. Only tensors and plain values are read, never code."""
@@ -45,7 +46,12 @@ class Checkpoint:
             raise InvalidValue(
                 f"cannot read the checkpoint {str(self.path)!r} ({error}): delete it, or run without --resume."
             ) from None
+        self._before = float(state.pop("seconds", 0.0))
         return state
+
+    def spent(self) -> float:
+        """Seconds of work in all, with those before the state that was loaded."""
+        return self._before + time.monotonic() - self._began
 
     def due(self) -> bool:
         """Is it time to save?"""
@@ -55,7 +61,7 @@ class Checkpoint:
         """Write ``state`` in place of the one before."""
         if self.path is not None:
             buffer = io.BytesIO()
-            torch.save(state, buffer)
+            torch.save({**state, "seconds": self.spent()}, buffer)
             files.write(self.path, buffer.getvalue())
             self._saved = time.monotonic()
 

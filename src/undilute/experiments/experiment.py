@@ -35,9 +35,12 @@ def quiet(share: float, doing: str) -> None:
     """Progress for nobody: ``share`` in [0, 1] is done, and ``doing`` is under way."""
 
 
-def option(default: Any, help: str) -> Any:
-    """A field of an experiment with its line of ``--help``; a tuple becomes a list separated by commas."""
-    return field(default=default, metadata={"help": help})
+def option(default: Any, help: str, changes_figures: bool = True) -> Any:
+    """A field of an experiment with its line of ``--help``; a tuple becomes a list separated by commas.
+
+    What changes no figure, like the number of processes, is not kept with the result.
+    """
+    return field(default=default, metadata={"help": help, "changes_figures": changes_figures})
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,9 @@ class Experiment(ABC):
     def run(self, progress: Progress = quiet) -> Result:
         """Do it, and report how far it is."""
 
+    def forget(self) -> None:  # noqa: B027  most experiments keep nothing
+        """Remove what earlier runs with these options left in ``work``, and nothing else."""
+
     @classmethod
     def quickly(cls, **options: Any) -> Self:
         """The experiment in its short form; ``options`` win over ``quick``."""
@@ -77,9 +83,10 @@ class Experiment(ABC):
         comparisons: Sequence[Comparison],
         tables: Mapping[str, Sequence[Row]],
         charts: Sequence[Chart],
+        seconds: float = 0.0,
     ) -> Result:
         """What ``run`` returns, with the options it ran with."""
-        return Result(self.id, self.settings(), findings, comparisons, tables, charts, command=self.command())
+        return Result(self.id, self.settings(), findings, comparisons, tables, charts, seconds, command=self.command())
 
     @classmethod
     def options(cls) -> list[Field[Any]]:
@@ -87,15 +94,15 @@ class Experiment(ABC):
         return [each for each in fields(cls) if "help" in each.metadata]
 
     def settings(self) -> dict[str, Any]:
-        """Every option by name."""
-        return {each.name: getattr(self, each.name) for each in self.options()}
+        """Every option that the figures depend on, by name."""
+        return {each.name: getattr(self, each.name) for each in self.options() if each.metadata["changes_figures"]}
 
     def command(self) -> str:
-        """What to type for exactly this run: every option that is not at its default."""
+        """What to type for these figures: every option that they depend on and that is not at its default."""
         words = ["undilute", "reproduce", self.id]
         for each in self.options():
             value = getattr(self, each.name)
-            if value != each.default:
+            if value != each.default and each.metadata["changes_figures"]:
                 words += _flag(each.name.replace("_", "-"), value)
         return shlex.join(words)
 

@@ -112,7 +112,7 @@ class Result:
     comparisons : printed beside computed
     tables : every figure by name of its table, as rows of equal keys; one CSV file each
     charts : the pictures
-    seconds : how long it took
+    seconds : how long it took, with what earlier runs had done of it; NaN if that is not known
     made : versions, machine, date
     command : what to type to run it again
     """

@@ -81,7 +81,7 @@ class Temperature(Experiment):
             rows += _one_seed(self.seed + index, self.n, descending)
         over_seeds = [_over_seeds(rows, temperature) for temperature in descending]
         comparisons = _claims(rows, descending)
-        charts = [_weight_chart(over_seeds), _entropy_chart(over_seeds, self.n)]
+        charts = [_weight_chart(over_seeds, self.n), _entropy_chart(over_seeds, self.n)]
         tables = {"over seeds": over_seeds, "every seed": rows}
         progress(1.0, "done")
         return self.result(_findings(over_seeds, comparisons, self.seeds), comparisons, tables, charts)
@@ -201,10 +201,19 @@ def _series(name: str, over_seeds: list[Row], measure: str) -> Series:
     return Series(name, _column(over_seeds, "temperature"), columns[0], low=columns[1], high=columns[2])
 
 
-def _weight_chart(over_seeds: list[Row]) -> Chart:
+def _course(over_seeds: list[Row], measure: str) -> str:
+    """Where the mean of a measure begins and ends, from the highest to the lowest temperature."""
+    ends = [
+        f"{round(float(row[f'{measure}, mean']), 4):g} at τ = {row['temperature']:g}"  # type: ignore[arg-type]
+        for row in (over_seeds[0], over_seeds[-1])
+    ]
+    return ends[0] if ends[0] == ends[1] else f"from {ends[0]} to {ends[1]}"
+
+
+def _weight_chart(over_seeds: list[Row], n: int) -> Chart:
     return Chart(
         "weights",
-        "A lower temperature moves the attention from all other tokens to one",
+        f"The largest weight among {n:,} tokens, {_course(over_seeds, 'top weight')}",
         "temperature τ",
         "share of the attention",
         [
@@ -221,7 +230,7 @@ def _entropy_chart(over_seeds: list[Row], n: int) -> Chart:
     most = Series(f"uniform, log2 {n:,}", temperatures, [math.log2(n)] * len(temperatures), bound=True)
     return Chart(
         "entropy",
-        "The entropy falls with the temperature, down to 0",
+        f"The entropy among {n:,} tokens in bits, {_course(over_seeds, 'entropy, bits')}",
         "temperature τ",
         "entropy of the row, bits",
         [_series("entropy", over_seeds, "entropy, bits"), most],

@@ -28,6 +28,10 @@ Report = Callable[[float], None]
 _reports: Any = None  # the queue to the parent process, in a worker
 
 
+def ignore(share: float) -> None:
+    """A report for nobody: ``share`` in [0, 1] is done."""
+
+
 def run_all(
     work: Callable[[Job, Report], Done], jobs: Sequence[Job], *, workers: int, progress: Progress, doing: str
 ) -> list[Done]:
@@ -84,14 +88,14 @@ def _watch(futures: Sequence[Future[Any]], reports: Any, show: Callable[[int, fl
 
 
 def _alone(work: Callable[[Job, Report], Done], job: Job, report: Report) -> Done:
-    threads, flushing = torch.get_num_threads(), torch.set_flush_denormal(True)
+    threads, flushed = torch.get_num_threads(), bool(torch.tensor(1e-40) * 1.0 == 0)
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     try:
         done = work(job, report)
     finally:
         torch.set_num_threads(threads)
-        if flushing:
-            torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)
     report(1.0)
     return done
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
@@ -116,7 +117,9 @@ def duration(seconds: float) -> str:
     >>> duration(0.3), duration(75), duration(9000)
     ('less than a second', '1 min 15 s', '2 h 30 min')
     """
-    if not seconds >= 1:  # NaN too
+    if math.isnan(seconds):
+        return "not known"
+    if seconds < 1:
         return "less than a second"
     whole = round(seconds)
     if whole < 60:

@@ -15,14 +15,13 @@ import pytest
 import torch
 
 from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval import MaxRetrieval
-from undilute.experiments.max_retrieval.training import ARGMAX, Run, carry_out, evaluate, train
+from undilute.experiments.max_retrieval.training import Run, evaluate, train
+from undilute.experiments.training import Job, carry_out
+from undilute.experiments.workers import ignore
 
 RUN = Run("softmax", "5-16", "constant", (0, 1), 300, True, (16, 64), 64, 2**20)
-
-
-def ignore(share: float) -> None:
-    """Progress for nobody."""
 
 
 def test_training_learns() -> None:
@@ -34,15 +33,15 @@ def test_training_learns() -> None:
     assert max(losses) < 1.0
 
 
-def test_every_rule_is_tested_on_the_same_sets_and_with_its_ceiling() -> None:
-    runs = [carry_out((replace(RUN, rule=rule, steps=2), None, 60.0), ignore) for rule in ("softmax", "ssmax")]
+def test_every_rule_is_tested_on_the_same_sets_and_with_the_argmax() -> None:
+    runs = [carry_out(Job(replace(RUN, rule=rule, steps=2)), ignore) for rule in ("softmax", "ssmax")]
     names = [
         [test["evaluated_with"] for test in run["tests"] if (test["items"], test["seed"]) == (16, 0)] for run in runs
     ]
     assert names == [["softmax", "adaptive", ARGMAX], ["ssmax", ARGMAX]]
     for run in runs:
-        ceiling = [test for test in run["tests"] if test["evaluated_with"] == ARGMAX]
-        assert all(test["top_weight"] == 1 and test["entropy"] == 0 for test in ceiling)
+        argmax = [test for test in run["tests"] if test["evaluated_with"] == ARGMAX]
+        assert all(test["top_weight"] == 1 and test["entropy"] == 0 for test in argmax)
 
 
 def test_few_sets_where_sets_are_large() -> None:
@@ -59,41 +58,11 @@ def test_the_cosine_ends_where_it_should() -> None:
     assert RUN.rate(299) == 1e-3
 
 
-class Stop(Exception):
-    """Raised in the middle of a run."""
-
-
-def stopping(at: float) -> object:
-    def report(share: float) -> None:
-        if share >= at:
-            raise Stop
-
-    return report
-
-
-@pytest.mark.parametrize(("name", "schedule"), [("softmax", "constant"), ("as-entmax", "cosine")])
-def test_a_run_that_stops_anywhere_goes_on_to_the_same_numbers(name: str, schedule: str, tmp_path: Path) -> None:
-    run = replace(RUN, rule=name, schedule=schedule, seeds=(0,))
-    whole = carry_out((run, None, 0.0), ignore)
-    for at in (0.3, 0.6):
-        with pytest.raises(Stop):
-            carry_out((run, tmp_path, 0.05), stopping(at))  # type: ignore[arg-type]
-    assert [path.suffix for path in tmp_path.iterdir()] == [".pt"]
-    resumed = carry_out((run, tmp_path, 60.0), ignore)
-    assert resumed == whole
-    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
-
-
-def test_a_checkpoint_of_another_run_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    with pytest.raises(Stop):
-        carry_out((replace(RUN, sets=32), tmp_path, 0.05), stopping(0.3))  # type: ignore[arg-type]
-    assert carry_out((RUN, tmp_path, 60.0), ignore) == carry_out((RUN, None, 0.0), ignore)
-
-
 PROGRAM = """
 import sys
 from pathlib import Path
 from typing import Any
+from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval import MaxRetrieval
 if __name__ == "__main__":
     options = dict(rules=("softmax", "ssmax"), schedules=("constant",), set_sizes=("16",), sizes=(16, 64), sets=64)

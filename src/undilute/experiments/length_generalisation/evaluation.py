@@ -1,13 +1,16 @@
 """How many answers are right at each length, and what does the head that fetches them attend to?
 
 The head that fetches the answers is the one whose asking tokens give most weight to the token that holds the answer, at
-the training length. Every rule is tested on the same sequences. The argmax of the same logits, in every head, is what
-would remain if nothing were lost to spreading.
+the training length. Every rule is tested on the same sequences, and beside it the argmax of the same logits in every
+head, which can do better or worse: a head that is diluted can gain by it, and a head that needs to average can lose.
+
+The answers of one sequence are not independent of each other, so the standard error of an accuracy is taken over
+sequences, of which there are at least 16 at every length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +18,13 @@ import torch
 from torch import Tensor
 
 from undilute import rules
+from undilute.experiments.evaluated import ARGMAX, evaluated_with
 from undilute.experiments.length_generalisation.tasks import TASKS, Batch, chance
 from undilute.experiments.length_generalisation.transformer import Transformer, last_weights
 from undilute.measures import entropy
 from undilute.rules.base import Rule
 
-ARGMAX = "argmax of the logits"
+SEQUENCES = 16  # at every length, at least
 ROWS = 16  # asking tokens of a sequence whose weights are looked at: its last ones, which see nearly all of it
 SHORTEST = 16
 AT_ONCE = 2**13  # tokens
@@ -35,15 +39,15 @@ def lengths(longest: int) -> list[int]:
     return [2**k for k in range(SHORTEST.bit_length() - 1, longest.bit_length()) if 2**k <= longest]
 
 
-def evaluated_with(rule: str) -> list[str]:
-    """The rules that weights trained with ``rule`` are tested with: itself; for softmax also adaptive temperature;
-    always the ceiling."""
-    return [rule, *(["adaptive"] if rule == "softmax" else []), ARGMAX]
-
-
 @torch.no_grad()
 def evaluate(
-    model: Transformer, rule: str, tasks: Sequence[str], train_length: int, asked: int, seed: int
+    model: Transformer,
+    rule: str,
+    tasks: Sequence[str],
+    train_length: int,
+    asked: int,
+    seed: int,
+    report: Callable[[float], None] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Accuracy and attention at every length.
 
@@ -52,14 +56,17 @@ def evaluate(
     model : trained with ``rule``
     tasks : that it was trained on
     train_length : where the head that fetches is looked for
-    asked : answers per length, at least
+    asked : answers per length, at least, in at least 16 sequences
     seed : of the test sequences
+    report : is told the share that is done, after every length
 
     Returns
     -------
-    "accuracy": a line per task, rule and length, in %; "attention": the same for the head that fetches the answers
+    "accuracy": a line per task, rule and length, in %, with its standard error over sequences; "attention": the same
+    for the head that fetches the answers
     """
     found: dict[str, list[dict[str, Any]]] = {"accuracy": [], "attention": []}
+    done, whole = 0, len(tasks) * len(evaluated_with(rule)) * sum(lengths(model.longest))  # time follows length roughly
     for task in tasks:
         layer, head = fetching_head(model, task, train_length, seed)
         for name in evaluated_with(rule):
@@ -69,6 +76,9 @@ def evaluate(
                 key = {"task": task, "evaluated_with": name, "length": length}
                 found["accuracy"].append({**key, **accuracy, "chance": 100 * chance(task, length)})
                 found["attention"].append({**key, "layer": layer, "head": head, **attention})
+                done += length
+                if report is not None:
+                    report(done / whole)
     return found
 
 
@@ -88,13 +98,15 @@ def fetching_head(model: Transformer, task: str, length: int, seed: int) -> tupl
 
 
 def batches(model: Transformer, task: str, length: int, asked: int, seed: int) -> Iterator[Batch]:
-    """Test sequences with at least ``asked`` answers, the same for every model and rule; none is seen in training,
-    since there are far more sequences than a training can show."""
+    """At least 16 test sequences with at least ``asked`` answers, the same for every model and rule; none is seen in
+    training, since there are far more sequences than a training can show."""
     generator = torch.Generator().manual_seed(2_000_003 + 64 * seed + length.bit_length())
-    while asked > 0:
-        sequences = max(1, min(AT_ONCE // length, -(-asked // (length // 2))))
-        batch = TASKS[task](sequences, length, model.embedding.num_embeddings - 1, generator)
+    sequences = SEQUENCES
+    while sequences > 0 or asked > 0:
+        at_once = max(1, min(AT_ONCE // length, max(sequences, -(-asked // (length // 2)))))
+        batch = TASKS[task](at_once, length, model.embedding.num_embeddings - 1, generator)
         model.place(length, generator)
+        sequences -= at_once
         asked -= batch.answers.numel()
         yield batch
 
@@ -114,11 +126,12 @@ def _test(
         at_source, top = _at(weights, batch.sources), weights.amax(-1)
         measured = (entropy(weights), top, at_source, (at_source == top).float())
         seen.append(torch.stack(measured, -1).flatten(0, -2).double())
-    answers = torch.cat(right).double()
+    answers = torch.cat(right).double()  # (sequences, asked)
     means = torch.cat(seen).mean(0).tolist()
     return (
         {
             "accuracy": 100 * float(answers.mean()),
+            "accuracy_error": 100 * float(answers.mean(1).std()) / len(answers) ** 0.5,
             "exact": 100 * float(answers.amin(1).mean()),
             "answers": answers.numel(),
             "sequences": len(answers),

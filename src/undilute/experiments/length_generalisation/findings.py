@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from undilute.experiments.length_generalisation.evaluation import ARGMAX
+from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.length_generalisation.tasks import chance
-from undilute.experiments.result import Chart, Comparison, Series
+from undilute.experiments.over_seeds import interval
+from undilute.experiments.result import Chart, Comparison, Series, Verdict
 
 if TYPE_CHECKING:
     from undilute.experiments.length_generalisation.length_generalisation import LengthGeneralisation
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 LEARNED = 90.0  # %, at the training length: a model below it has not learned the task, and says nothing about length
 HOLDS = 90.0  # %
 MARGIN = 2.0  # points: a smaller difference is none
+ERRORS = 1.96  # standard errors on either side, of a single seed
 CLAIMS = (  # what, (trained with, evaluated with) better than (trained with, evaluated with)
     ("SSMax generalises further than softmax (arXiv:2501.19399)", ("ssmax", "ssmax"), ("softmax", "softmax")),
     (
@@ -84,40 +86,35 @@ class Outcomes:
         return self.mean(task, (trained, trained), self.train_length) >= LEARNED
 
     def interval(self, task: str, model: Model, length: int) -> tuple[float, float]:
-        """Around the mean accuracy: the lowest and the highest seed, or of a single one the 95 % interval."""
+        """Around the mean accuracy, within 0 … 100: the 95 % t-interval over seeds, or of a single seed 1.96 standard
+        errors over its test sequences."""
         accuracies = self.of(task, model, length)
-        if len(accuracies) > 1:
-            return min(accuracies), max(accuracies)
-        return wilson(accuracies[0], round(self.of(task, model, length, "answers")[0]))
+        low, high = interval(accuracies)
+        if len(accuracies) == 1:
+            half = ERRORS * self.mean(task, model, length, "accuracy_error")
+            low, high = low - half, high + half
+        return max(0.0, low), min(100.0, high)
 
-    def uncertainty(self, task: str, a: Model, b: Model) -> float:
-        """Two standard errors of the difference of their means beyond the training length: over seeds, or of one seed
-        by counting."""
+    def uncertainty(self, task: str, model: Model) -> float:
+        """Of the mean accuracy beyond the training length, in points: half of such an interval."""
+        accuracies = self.beyond(task, model)
+        if len(accuracies) > 1:
+            return _half(accuracies)
+        tested = [n for n in self.lengths(task, model) if n > self.train_length]
+        return ERRORS * math.hypot(*(self.mean(task, model, n, "accuracy_error") for n in tested)) / len(tested)
+
+    def uncertainty_of_difference(self, task: str, a: Model, b: Model) -> float:
+        """Of the difference of two such means: over seeds that of the paired differences; of a single seed as if the
+        two had been tested on different sequences. They share them, which makes it rather too large."""
         differences = [x - y for x, y in zip(self.beyond(task, a), self.beyond(task, b), strict=True)]
         if len(differences) > 1:
-            return 2 * statistics.stdev(differences) / math.sqrt(len(differences))
-        variances = []
-        for model in (a, b):
-            tested = [n for n in self.lengths(task, model) if n > self.train_length]
-            for n in tested:
-                p, answers = self.mean(task, model, n) / 100, self.mean(task, model, n, "answers")
-                variances.append(p * (1 - p) / answers / len(tested) ** 2)
-        return 200 * math.sqrt(sum(variances))
+            return _half(differences)
+        return math.hypot(self.uncertainty(task, a), self.uncertainty(task, b))
 
 
-def wilson(percent: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of ``count`` answers, in %.
-
-    Examples
-    --------
-    >>> low, high = wilson(50.0, 100)
-    >>> round(low, 1), round(high, 1)
-    (40.4, 59.6)
-    """
-    p, z = percent / 100, 1.959964
-    centre = (p + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    return 100 * (centre - half), 100 * (centre + half)
+def _half(values: Sequence[float]) -> float:
+    low, high = interval(values)
+    return (high - low) / 2
 
 
 def comparisons(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[Comparison]:
@@ -133,30 +130,54 @@ def comparisons(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[Co
 
 def _claim(outcomes: Outcomes, what: str, task: str, better: Model, worse: Model) -> Comparison:
     means = [statistics.fmean(outcomes.beyond(task, model)) for model in (better, worse)]
-    gain, margin = means[0] - means[1], max(MARGIN, outcomes.uncertainty(task, better, worse))
+    gain, uncertainty = means[0] - means[1], outcomes.uncertainty_of_difference(task, better, worse)
     computed = f"{means[0]:.1f} % against {means[1]:.1f} % beyond {outcomes.train_length} tokens: {gain:+.1f} points"
     unlearned = [model[0] for model in (better, worse) if not outcomes.learned(task, model)]
-    note = f"Mean over all tested lengths beyond training; a difference counts from {margin:.1f} points on."
-    if len(outcomes.beyond(task, better)) == 1:
-        note += " One seed: another could differ by more than that."
     if unlearned:
         short = " and ".join(dict.fromkeys(unlearned))
         note = f"{short} had not learned {task} at {outcomes.train_length} tokens ({LEARNED:g} % of the answers)."
         return Comparison(f"{what}: {task}", "better", computed, "other set-up", note=note)
-    return Comparison(f"{what}: {task}", "better", computed, "agrees" if gain > margin else "differs", note=note)
+    verdict, seeds = _verdict(gain, uncertainty), len(outcomes.beyond(task, better))
+    note = (
+        f"Mean over all tested lengths beyond training; the difference is known to ± {uncertainty:.1f} points "
+        f"({_kind(seeds)}), and one of at most {MARGIN:g} points is none."
+    )
+    if verdict == "other set-up":
+        note += " That leaves open whether one is better."
+    if seeds == 1:
+        note += " Another seed could differ by more."
+    return Comparison(f"{what}: {task}", "better", computed, verdict, note=note)
+
+
+def _verdict(gain: float, uncertainty: float) -> Verdict:
+    """Is it better?  What the uncertainty leaves open cannot be held against the claim.
+
+    >>> _verdict(9.0, 3.0), _verdict(1.0, 1.5), _verdict(-9.0, 3.0), _verdict(9.0, 30.0)
+    ('agrees', 'differs', 'differs', 'other set-up')
+    """
+    if gain > max(MARGIN, uncertainty):
+        return "agrees"
+    return "differs" if uncertainty <= MARGIN or gain + uncertainty <= MARGIN else "other set-up"
+
+
+def _kind(seeds: int) -> str:
+    """Which interval it is."""
+    if seeds == 1:
+        return f"{ERRORS:g} standard errors over the test sequences of one seed"
+    return f"95 % interval by Student's t over {seeds} seeds"
 
 
 def sentences(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[str]:
     """What came out."""
     said = [_answer(outcomes, task, experiment) for task in experiment.tasks]
     said += [_reach(outcomes, task) for task in experiment.tasks]
-    said += [_ceiling(outcomes, task) for task in experiment.tasks]
+    said += [_argmax(outcomes, task) for task in experiment.tasks]
     said += [_head(outcomes, task) for task in experiment.tasks]
     return [*[each for each in said if each], _scope(experiment)]
 
 
 def _own(outcomes: Outcomes) -> list[Model]:
-    """Every model but the ceilings, in the order of the options."""
+    """Every model but those with the argmax, in the order of the options."""
     return [model for model in outcomes.models() if model[1] != ARGMAX]
 
 
@@ -176,10 +197,13 @@ def _answer(outcomes: Outcomes, task: str, experiment: LengthGeneralisation) -> 
             f"right after {experiment.steps:,} steps), so this run says nothing about longer ones."
         )
     ranked = sorted(learned, key=lambda model: -statistics.fmean(outcomes.beyond(task, model)))
-    shown = ", ".join(f"{label(model)} {statistics.fmean(outcomes.beyond(task, model)):.1f}" for model in ranked)
+    shown = ", ".join(
+        f"{label(model)} {statistics.fmean(outcomes.beyond(task, model)):.1f} ± {outcomes.uncertainty(task, model):.1f}"
+        for model in ranked
+    )
     text = (
         f"{task.capitalize()}, mean accuracy over {2 * experiment.train_length:,} to {experiment.longest:,} tokens "
-        f"after training on at most {experiment.train_length}, %: {shown}."
+        f"after training on at most {experiment.train_length}, %: {shown} ({_kind(experiment.seeds)})."
     )
     missing = [label(model) for model in models if model not in learned]
     return text + (f" Not learned at {experiment.train_length} tokens: {', '.join(missing)}." if missing else "")
@@ -201,7 +225,7 @@ def _reach(outcomes: Outcomes, task: str) -> str:
     return f"{task.capitalize()} stays at {HOLDS:g} % or more up to this many tokens: {shown}."
 
 
-def _ceiling(outcomes: Outcomes, task: str) -> str:
+def _argmax(outcomes: Outcomes, task: str) -> str:
     learned = [model for model in outcomes.models() if model[1] == ARGMAX and outcomes.learned(task, model)]
     if not learned:
         return ""
@@ -211,7 +235,7 @@ def _ceiling(outcomes: Outcomes, task: str) -> str:
         shown.append(f"{label(model)} {own:.1f} → {statistics.fmean(outcomes.beyond(task, model)):.1f}")
     return (
         f"{task.capitalize()} with every head of the same weights replaced by the argmax of its logits, mean beyond "
-        f"training, %: {', '.join(shown)}. Heads that need to average lose by this; heads that are diluted gain."
+        f"training, %: {', '.join(shown)}. A head that needs to average can lose by this, a diluted one can gain."
     )
 
 
@@ -242,12 +266,12 @@ def _scope(experiment: LengthGeneralisation) -> str:
 
 
 def charts(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[Chart]:
-    """Accuracy, ceiling, entropy and weights over length, for each task."""
+    """Accuracy, accuracy with the argmax, entropy and weights over length, for each task."""
     made = []
     for task in experiment.tasks:
         made += [
             _chart(outcomes, experiment, task, "accuracy", "accuracy, %", "{} at longer and longer contexts, by rule"),
-            _chart(outcomes, experiment, task, "ceiling", "accuracy, %", "{} with the argmax in every head"),
+            _chart(outcomes, experiment, task, "argmax", "accuracy, %", "{} with the argmax in every head"),
             _chart(outcomes, experiment, task, "entropy", "entropy, nats", "{}: how far the fetching head spreads"),
             _chart(
                 outcomes,
@@ -265,14 +289,13 @@ def _chart(
     outcomes: Outcomes, experiment: LengthGeneralisation, task: str, what: str, y_label: str, title: str
 ) -> Chart:
     models = _own(outcomes)
-    if what == "ceiling":
+    if what == "argmax":
         models = [model for model in outcomes.models() if model[1] == ARGMAX]
-    series = [_curve(outcomes, task, model, "accuracy" if what == "ceiling" else what) for model in models]
+    series = [_curve(outcomes, task, model, "accuracy" if what == "argmax" else what) for model in models]
     if what == "accuracy":
         lengths = outcomes.lengths(task, models[0])
         series.append(Series("chance", lengths, [100 * chance(task, length) for length in lengths], bound=True))
-    shaded = "Wilson's 95 % interval" if experiment.seeds == 1 else "the lowest and highest seed"
-    shaded = f" Shaded: {shaded}." if what in ("accuracy", "ceiling") else ""
+    shaded = f" Shaded: {_kind(experiment.seeds)}." if what in ("accuracy", "argmax") else ""
     return Chart(
         f"{task}-{what.replace('_', '-')}",
         title.format(task.capitalize()),

@@ -22,10 +22,11 @@ from undilute.experiments.length_generalisation import findings
 from undilute.experiments.length_generalisation.evaluation import SHORTEST
 from undilute.experiments.length_generalisation.findings import Outcomes
 from undilute.experiments.length_generalisation.tasks import TASKS, VALUES
-from undilute.experiments.length_generalisation.training import Run, carry_out
+from undilute.experiments.length_generalisation.training import Run
 from undilute.experiments.length_generalisation.transformer import POSITIONS
 from undilute.experiments.result import Result, Row
-from undilute.experiments.workers import cores, run_all
+from undilute.experiments.training import Job, carry_out_all, forget, seconds
+from undilute.experiments.workers import cores
 from undilute.rules.parameters import count
 
 
@@ -68,9 +69,9 @@ class LengthGeneralisation(Experiment):
     width: int = option(128, "Features of a token.")
     heads: int = option(4, "Heads of a layer.")
     layers: int = option(4, "Layers.")
-    asked: int = option(4096, "Answers to test at each length.")
+    asked: int = option(4096, "Answers to test at each length, in at least 16 sequences.")
     seed: int = option(0, "The first seed.")
-    workers: int = option(0, "Processes that train side by side; 0 for as many as there are cores.")
+    workers: int = option(0, "Processes side by side; 0 for as many as there are cores.", changes_figures=False)
 
     def __post_init__(self) -> None:
         for name in ("seeds", "steps", "train_length", "longest", "width", "heads", "layers", "asked"):
@@ -115,10 +116,17 @@ class LengthGeneralisation(Experiment):
             for rule in self.trained()
         ]
 
+    def jobs(self) -> list[Job]:
+        """Every training with its files."""
+        return [Job(run, self.work) for run in self.planned()]
+
+    def forget(self) -> None:
+        forget(self.jobs())
+
     def run(self, progress: Progress = quiet) -> Result:
         """Every training and its tests."""
-        jobs = [(run, self.work) for run in self.planned()]
-        found = run_all(carry_out, jobs, workers=self.workers or cores(), progress=progress, doing="training")
+        workers = min(self.workers or cores(), len(self.jobs()))
+        found = carry_out_all(self.jobs(), workers, progress)
         outcomes = Outcomes(found, self.train_length)
         tables: dict[str, Sequence[Row]] = {
             "accuracy": _lines(found, "accuracy"),
@@ -139,6 +147,7 @@ class LengthGeneralisation(Experiment):
             findings.comparisons(outcomes, self),
             tables,
             findings.charts(outcomes, self),
+            seconds(found, workers),
         )
 
 

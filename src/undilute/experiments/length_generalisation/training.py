@@ -7,22 +7,20 @@ gives the same numbers as one that was not.
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from undilute.experiments import training
 from undilute.experiments.checkpoint import Checkpoint
 from undilute.experiments.length_generalisation.evaluation import evaluate
 from undilute.experiments.length_generalisation.tasks import TASKS, string_length
 from undilute.experiments.length_generalisation.transformer import Transformer
 from undilute.experiments.workers import Report
-from undilute.report import files
 
 TOKENS = 1024  # of a batch
 SHORTEST = 8
@@ -32,11 +30,10 @@ GROWING = 0.5  # share of the steps in which the longest sequences of training g
 WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.98)
 CLIP = 1.0
-EVERY = 20  # steps between reports
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(training.Run):
     """One training.
 
     Attributes
@@ -88,51 +85,23 @@ class Run:
 
     def transformer(self) -> Transformer:
         """The untrained model."""
-        torch.manual_seed(self.seed)
-        return Transformer(
-            self.rule,
-            self.symbols,
-            self.width,
-            self.heads,
-            self.layers,
-            positions=self.positions,
-            train_length=self.train_length,
-            longest=self.longest,
-        )
+        shape = (self.width, self.heads, self.layers)
+        lengths = {"train_length": self.train_length, "longest": self.longest}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return Transformer(self.rule, self.symbols, *shape, positions=self.positions, **lengths)
 
-
-def carry_out(job: tuple[Run, Path | None], report: Report) -> dict[str, Any]:
-    """Train and test, or read what was found before.
-
-    Parameters
-    ----------
-    job : the run, and the folder with its checkpoint and its outcome (None keeps nothing)
-    report : is told the share that is done
-
-    Returns
-    -------
-    {"run": …, "loss": …, "parameters": …, "learned": …, "accuracy": [a line per task, rule and length], "attention": …}
-    """
-    run, folder = job
-    outcome = None if folder is None else folder / f"{run.name}.json"
-    if outcome is not None and outcome.exists():
-        known: dict[str, Any] = json.loads(outcome.read_text())
-        if known["run"] == json.loads(json.dumps(asdict(run))):
-            return known
-    checkpoint = Checkpoint(None if folder is None else folder / f"{run.name}.pt")
-    model, loss = train(run, checkpoint, report)
-    found = {
-        "run": asdict(run),
-        "loss": loss,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "trained_parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
-        "learned": learned_scales(model),
-        **evaluate(model, run.rule, run.tasks, run.train_length, run.asked, run.seed),
-    }
-    if outcome is not None:
-        files.write(outcome, json.dumps(found, indent=1))
-        checkpoint.remove()
-    return found
+    def found(self, checkpoint: Checkpoint, report: Report) -> dict[str, Any]:
+        """{"loss": …, "parameters": …, "learned": …, "accuracy": [a line per task, rule and length], "attention": …}"""
+        model, loss = train(self, checkpoint, training.part_of(report, 0.0, 0.5))
+        tested = (self.tasks, self.train_length, self.asked, self.seed)
+        return {
+            "loss": loss,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "trained_parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
+            "learned": learned_scales(model),
+            **evaluate(model, self.rule, *tested, training.part_of(report, 0.5, 1.0)),
+        }
 
 
 def train(run: Run, checkpoint: Checkpoint, report: Report) -> tuple[Transformer, float]:
@@ -140,31 +109,12 @@ def train(run: Run, checkpoint: Checkpoint, report: Report) -> tuple[Transformer
     model = run.transformer()
     optimizer = _optimizer(model)
     generator = torch.Generator().manual_seed(run.seed + 1_000_003)
-    step, recent = 0, torch.zeros(())
-    state = checkpoint.load()
-    if state is not None and state["run"] == asdict(run):
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        generator.set_state(state["generator"])
-        step, recent = state["step"], state["recent"]
-    while step < run.steps:
-        loss = _step(run, step, model, optimizer, generator)
-        recent = 0.98 * recent + 0.02 * loss if step else loss
-        step += 1
-        if step % EVERY == 0:
-            report(0.9 * step / run.steps)
-        if checkpoint.due() or step == run.steps:
-            checkpoint.save(
-                {
-                    "run": asdict(run),
-                    "step": step,
-                    "recent": recent,
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "generator": generator.get_state(),
-                }
-            )
-    return model, float(recent)
+    parts: training.Parts = {"model": model, "optimizer": optimizer, "generator": generator}
+
+    def step(number: int) -> Tensor:
+        return _step(run, number, model, optimizer, generator)
+
+    return model, float(training.train(run, run.steps, step, parts, checkpoint, report))
 
 
 def _optimizer(model: Transformer) -> torch.optim.AdamW:

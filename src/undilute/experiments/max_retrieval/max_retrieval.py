@@ -25,9 +25,10 @@ from undilute.errors import InvalidValue
 from undilute.experiments.experiment import Experiment, Progress, option, quiet
 from undilute.experiments.max_retrieval import findings
 from undilute.experiments.max_retrieval.summary import Outcomes
-from undilute.experiments.max_retrieval.training import Run, carry_out
+from undilute.experiments.max_retrieval.training import Run
 from undilute.experiments.result import Result, Row
-from undilute.experiments.workers import cores, run_all
+from undilute.experiments.training import Job, carry_out_all, forget, seconds
+from undilute.experiments.workers import cores
 from undilute.rules.parameters import count
 
 SIZES = tuple(2**k for k in range(4, 15))
@@ -51,7 +52,7 @@ class MaxRetrieval(Experiment):
     source = "arXiv:2410.01104, table of max retrieval"
     shows = "one head trained on at most 16 items, tested on up to 16,384"
     quick_minutes = 1.5
-    full_minutes = 110
+    full_minutes = 100
     quick: ClassVar[Mapping[str, Any]] = {
         "rules": ("softmax", "ssmax", "entmax15"),
         "seeds": 2,
@@ -75,8 +76,8 @@ class MaxRetrieval(Experiment):
     sets: int = option(1024, "Test sets of each size.")
     test_items: int = option(2**22, "But at most so many items of each size.")
     seed: int = option(0, "The first seed.")
-    workers: int = option(0, "Processes that train side by side; 0 for as many as there are cores.")
-    checkpoint_seconds: float = option(60.0, "How much work of each process a kill may cost.")
+    workers: int = option(0, "Processes side by side; 0 for as many as there are cores.", changes_figures=False)
+    checkpoint_seconds: float = option(60.0, "How much work of each process a kill may cost.", changes_figures=False)
 
     def __post_init__(self) -> None:
         for name in ("seeds", "variant_seeds", "steps", "sets", "test_items"):
@@ -114,10 +115,16 @@ class MaxRetrieval(Experiment):
         tested = (self.sizes, self.sets, self.test_items)
         return [Run(rule, set_size, schedule, group, self.steps, self.scaled, *tested) for group in groups]
 
+    def jobs(self) -> list[Job]:
+        """Every training with its files."""
+        return [Job(run, self.work, self.checkpoint_seconds) for run in self.planned()]
+
+    def forget(self) -> None:
+        forget(self.jobs())
+
     def run(self, progress: Progress = quiet) -> Result:
-        jobs = [(run, self.work, self.checkpoint_seconds) for run in self.planned()]
-        workers = self.workers or cores()
-        found = run_all(carry_out, jobs, workers=workers, progress=progress, doing="training")
+        workers = min(self.workers or cores(), len(self.jobs()))
+        found = carry_out_all(self.jobs(), workers, progress)
         outcomes = Outcomes(found)
         tables: dict[str, Sequence[Row]] = {
             "accuracy": outcomes.lines(),
@@ -132,6 +139,7 @@ class MaxRetrieval(Experiment):
             findings.comparisons(outcomes, self),
             {name: table for name, table in tables.items() if table},
             findings.charts(outcomes, self),
+            seconds(found, workers),
         )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from undilute.experiments.max_retrieval.training import ARGMAX, MEASURED
+from undilute.experiments.evaluated import ARGMAX
+from undilute.experiments.max_retrieval.training import MEASURED
+from undilute.experiments.over_seeds import paired_p_value, percents
 from undilute.experiments.result import Row
 
 
@@ -39,7 +41,11 @@ class Outcomes:
 
     def of(self, group: Group, items: int, what: str = "accuracy") -> list[float]:
         """One measure of one size, a value per seed."""
-        return [float(test[what]) for test in self.values[group][items].values()]
+        return list(self.by_seed(group, items, what).values())
+
+    def by_seed(self, group: Group, items: int, what: str = "accuracy") -> dict[int, float]:
+        """One measure of one size, by seed."""
+        return {seed: float(test[what]) for seed, test in self.values[group][items].items()}
 
     def mean(self, group: Group, items: int, what: str = "accuracy") -> float:
         """Its mean over seeds."""
@@ -55,8 +61,8 @@ class Outcomes:
 
     def _line(self, group: Group, items: int) -> Row:
         accuracies = self.of(group, items)
-        low, high = interval(accuracies)
-        ceiling = Group(group.trained_with, group.set_size, group.schedule, ARGMAX)
+        low, high = percents(accuracies)
+        argmax = Group(group.trained_with, group.set_size, group.schedule, ARGMAX)
         return {
             **vars(group),
             "items": items,
@@ -67,7 +73,7 @@ class Outcomes:
             "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
             "worst_seed": min(accuracies),
             "best_seed": max(accuracies),
-            "argmax_of_the_same_logits": self.mean(ceiling, items),
+            "argmax_of_the_same_logits": self.mean(argmax, items),
         }
 
     def paired(self, set_size: str, schedule: str) -> list[Row]:
@@ -85,31 +91,3 @@ class Outcomes:
             }
             for items in self.sizes(softmax)
         ]
-
-
-def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """The t-interval of a mean; the value itself where there is only one.
-
-    Examples
-    --------
-    >>> low, high = interval([1.0, 2.0, 3.0])
-    >>> round(low, 3), round(high, 3)
-    (-0.484, 4.484)
-    """
-    centre = statistics.fmean(values)
-    if len(values) < 2:
-        return centre, centre
-    from scipy import stats
-
-    half = float(stats.t.ppf(0.5 + level / 2, len(values) - 1)) * statistics.stdev(values) / len(values) ** 0.5
-    return centre - half, centre + half
-
-
-def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Two-sided paired t-test; None where there is nothing to test: one pair, or no difference at all."""
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    if len(differences) < 2 or statistics.pstdev(differences) == 0:
-        return None
-    from scipy import stats
-
-    return float(stats.ttest_rel(a, b).pvalue)

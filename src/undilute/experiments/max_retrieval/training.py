@@ -6,11 +6,9 @@ every minute; a run that is killed and resumed gives the same numbers as one tha
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,23 +16,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from undilute import rules
+from undilute.experiments import training
 from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.evaluated import ARGMAX, evaluated_with
 from undilute.experiments.max_retrieval.network import Attended, Network
 from undilute.experiments.max_retrieval.task import Sets, draw
-from undilute.experiments.workers import Report
+from undilute.experiments.workers import Report, ignore
 from undilute.measures import entropy
-from undilute.report import files
 
 BATCH = 128
 LEARNING_RATE = WEIGHT_DECAY = 1e-3
 LAST_RATE = 1e-6
-ARGMAX = "argmax of the logits"
-EVERY = 100  # steps between reports
 MEASURED = ("accuracy", "entropy", "top_weight", "weight_of_largest", "spread")
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(training.Run):
     """The trainings of a few seeds, side by side.
 
     Attributes
@@ -71,41 +68,14 @@ class Run:
             return LEARNING_RATE
         return LAST_RATE + (LEARNING_RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
-    def evaluated_with(self) -> list[str]:
-        """The rules its weights are tested with: its own; for softmax also adaptive temperature; always the ceiling."""
-        return [self.rule, *(["adaptive"] if self.rule == "softmax" else []), ARGMAX]
-
-
-def carry_out(job: tuple[Run, Path | None, float], report: Report) -> dict[str, Any]:
-    """Train and test, or read what was found before.
-
-    Parameters
-    ----------
-    job : the run, the folder for its checkpoint and its outcome (None keeps nothing), seconds between checkpoints
-    report : is told the share that is done
-
-    Returns
-    -------
-    {"run": …, "training": [a line per seed], "tests": [a line per seed, size and rule]}
-    """
-    run, folder, seconds = job
-    outcome = None if folder is None else folder / f"{run.name}.json"
-    if outcome is not None and outcome.exists():
-        known: dict[str, Any] = json.loads(outcome.read_text())
-        if known["run"] == _plain(run):
-            return known
-    checkpoint = Checkpoint(None if folder is None else folder / f"{run.name}.pt", seconds)
-    network, losses = train(run, checkpoint, report)
-    learned = zip(run.seeds, losses, map(_learned, network.rules), strict=True)
-    found = {
-        "run": asdict(run),
-        "training": [{"seed": seed, "loss": loss, "learned": numbers} for seed, loss, numbers in learned],
-        "tests": list(evaluate(network, run)),
-    }
-    if outcome is not None:
-        files.write(outcome, json.dumps(found, indent=1))
-        checkpoint.remove()
-    return found
+    def found(self, checkpoint: Checkpoint, report: Report) -> dict[str, Any]:
+        """{"training": [a line per seed], "tests": [a line per seed, size and rule]}"""
+        network, losses = train(self, checkpoint, training.part_of(report, 0.0, 0.9))
+        learned = zip(self.seeds, losses, map(_learned, network.rules), strict=True)
+        return {
+            "training": [{"seed": seed, "loss": loss, "learned": numbers} for seed, loss, numbers in learned],
+            "tests": list(evaluate(network, self, training.part_of(report, 0.9, 1.0))),
+        }
 
 
 def train(run: Run, checkpoint: Checkpoint, report: Report) -> tuple[Network, list[float]]:
@@ -113,31 +83,12 @@ def train(run: Run, checkpoint: Checkpoint, report: Report) -> tuple[Network, li
     network = Network(run.rule, run.seeds, run.scaled)
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     generator = torch.Generator().manual_seed(run.seeds[0] + 1_000_003)
-    step, recent = 0, torch.zeros(len(run.seeds))
-    state = checkpoint.load()
-    if state is not None and state["run"] == _plain(run):
-        network.load_state_dict(state["network"])
-        optimizer.load_state_dict(state["optimizer"])
-        generator.set_state(state["generator"])
-        step, recent = state["step"], state["recent"]
-    while step < run.steps:
-        loss = _step(run, step, network, optimizer, generator)
-        recent = 0.99 * recent + 0.01 * loss if step else loss
-        step += 1
-        if step % EVERY == 0:
-            report(0.9 * step / run.steps)
-        if checkpoint.due() or step == run.steps:
-            checkpoint.save(
-                {
-                    "run": _plain(run),
-                    "step": step,
-                    "recent": recent,
-                    "network": network.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "generator": generator.get_state(),
-                }
-            )
-    return network, recent.tolist()
+    parts: training.Parts = {"network": network, "optimizer": optimizer, "generator": generator}
+
+    def step(number: int) -> Tensor:
+        return _step(run, number, network, optimizer, generator)
+
+    return network, training.train(run, run.steps, step, parts, checkpoint, report).tolist()
 
 
 def _step(run: Run, step: int, network: Network, optimizer: torch.optim.Optimizer, random: torch.Generator) -> Tensor:
@@ -154,13 +105,8 @@ def _step(run: Run, step: int, network: Network, optimizer: torch.optim.Optimize
     return losses.detach()
 
 
-def _plain(run: Run) -> Any:
-    """The run as its file has it."""
-    return json.loads(json.dumps(asdict(run)))
-
-
 @torch.no_grad()
-def evaluate(network: Network, run: Run) -> Iterator[dict[str, Any]]:
+def evaluate(network: Network, run: Run, report: Report = ignore) -> Iterator[dict[str, Any]]:
     """Accuracy, entropy and weights on test sets of every size, for every rule on the same logits.
 
     Yields
@@ -168,8 +114,9 @@ def evaluate(network: Network, run: Run) -> Iterator[dict[str, Any]]:
     a line per seed, size and rule: accuracy in %, the means of entropy (nats), of the top weight, of the weight on the
     item that matters, and of the spread of the logits
     """
-    for items in run.sizes:
-        sums = {name: torch.zeros(len(run.seeds), len(MEASURED), dtype=torch.float64) for name in run.evaluated_with()}
+    for number, items in enumerate(run.sizes):
+        nothing = torch.zeros(len(run.seeds), len(MEASURED), dtype=torch.float64)
+        sums = {name: nothing.clone() for name in evaluated_with(run.rule)}
         count = max(1, min(run.sets, run.test_items // items))
         for sets in _test_sets(run.seeds, items, count):
             seen = network.attend(sets.x, sets.query)
@@ -180,6 +127,7 @@ def evaluate(network: Network, run: Run) -> Iterator[dict[str, Any]]:
             for seed, means in zip(run.seeds, (total / count).tolist(), strict=True):
                 of_sets = {"items": items, "evaluated_with": name, "sets": count}
                 yield {"seed": seed, **of_sets, **dict(zip(MEASURED, means, strict=True))}
+        report((number + 1) / len(run.sizes))
 
 
 def _measured(network: Network, seen: Attended, sets: Sets, weights: Tensor) -> Tensor:

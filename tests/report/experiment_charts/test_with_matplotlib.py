@@ -1,0 +1,88 @@
+"""PNG: what differs is seen, and text is only shown."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.report.experiment_charts.samples import EVERY, LINES, SOLE, chart
+from undilute.errors import MissingExtra
+from undilute.experiments.result import Chart, Series
+from undilute.report.experiment_charts import png
+from undilute.report.experiment_charts.curve import COLOURS
+
+
+def pixels(image: bytes) -> NDArray[np.uint8]:
+    """(height, width, 3)"""
+    from PIL import Image
+
+    return np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
+
+
+def colour(name: str) -> NDArray[np.uint8]:
+    return np.array([int(name[at : at + 2], 16) for at in (1, 3, 5)], dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_pictures_decode_and_are_the_same_for_the_same_chart(name: str) -> None:
+    image = png(EVERY[name])
+    assert pixels(image).shape[1] == 1216
+    assert pixels(image).std() > 5
+    assert png(EVERY[name]) == image
+
+
+OTHERS = {
+    "another value": replace(SOLE, y=[1.0, 2.0, 3.0, 4.2]),
+    "hollow": replace(SOLE, printed=True),
+    "dashed": replace(SOLE, bound=True),
+    "an interval": replace(SOLE, low=[0.5] * 4, high=[4.5] * 4),
+    "boxes": replace(SOLE, boxes=[(0, 1, 2, 3, 4)] * 4),
+    "another name": replace(SOLE, name="b"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_pictures_differ_when_the_data_do(what: str) -> None:
+    assert png(chart(SOLE)) != png(chart(OTHERS[what]))
+
+
+@pytest.mark.parametrize("more", [{"x_log": 2}, {"y_log": 10}, {"note": "n"}, {"x_label": "z"}, {"title": "t"}])
+def test_pictures_differ_when_the_axes_and_texts_do(more: dict[str, Any]) -> None:
+    assert png(chart(SOLE)) != png(replace(chart(SOLE), **more))
+
+
+def marked(series: Series) -> tuple[int, NDArray[np.uint8]]:
+    """Of a chart of one point: pixels of its colour above the legend, and the pixel in their middle."""
+    image = pixels(png(chart(series)))[:600]
+    rows, columns = np.nonzero((image == colour(COLOURS[0])).all(-1))
+    return len(rows), image[round((rows.min() + rows.max()) / 2), round((columns.min() + columns.max()) / 2)]
+
+
+def test_printed_markers_are_hollow_and_computed_ones_filled() -> None:
+    filled, middle = marked(Series("a", [3.0], [2.0]))
+    hollow, inside = marked(Series("a", [3.0], [2.0], printed=True))
+    assert (middle == colour(COLOURS[0])).all()
+    assert (inside == 255).all()
+    assert 0 < hollow < 0.8 * filled
+
+
+def test_texts_that_mean_something_to_matplotlib_are_only_shown() -> None:
+    texts = [r"$\frac{$", "_hidden", "🦉 שלום", "a\x00b\n\t", "\ud83e", "<b>", "%s {x}", "x" * 400, ""]
+    series = [Series(text, [1.0, 2.0], [number, number + 1.0]) for number, text in enumerate(texts)]
+    text = " ".join(texts)
+    assert pixels(png(Chart(text, text, text, text, series, note=text))).std() > 5
+    assert png(chart(Series("$x$", [1.0], [1.0]))) != png(chart(Series("x", [1.0], [1.0])))
+
+
+def test_without_its_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=r"'matplotlib'.*undilute\[plot\]"):
+        png(LINES)
