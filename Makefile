@@ -22,7 +22,7 @@ demo: $(STAMP) ## what every head of a real model does as context grows: summary
 	@echo "Open undilute-out/diagnosis.html in a browser."
 
 test: $(STAMP) ## all tests and doctests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from tests.models import small
 from tests.models.attending import KINDS, dense_layers, random_model, tokens
 from undilute.errors import InvalidValue
 from undilute.experiments import attended
-from undilute.experiments.attended import Layer, blocks, each_layer, evenly, loaded
+from undilute.experiments.attended import Layer, blocks, each_layer, evenly, loaded, scope
 
 LENGTH = 24
 
@@ -49,6 +49,19 @@ def test_some_rows_are_rows_of_all(kind: str) -> None:
         assert torch.equal(some.visible, every.visible[rows])
         assert torch.equal(some.rows, rows)
         assert torch.equal(some.x, every.x)
+
+
+@pytest.mark.parametrize(("kind", "scales"), [("llama", [1, 1]), ("gpt2", [1, 2, 3])])
+def test_the_scale_is_the_calls_own(kind: str, scales: list[int]) -> None:
+    """This GPT-2 divides its logits by the number of the layer, too."""
+    for layer, more in zip(layers(random_model(kind), tokens(LENGTH)), scales, strict=True):
+        assert layer.scale == pytest.approx(8**-0.5 / more)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_seen_is_what_is_finite(kind: str) -> None:
+    for layer in layers(random_model(kind), tokens(LENGTH)):
+        assert torch.equal(layer.seen, layer.logits.isfinite().sum(-1))
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "gpt2"])
@@ -137,20 +150,38 @@ def test_loaded_reads_the_text_once_per_model(tmp_path: Path) -> None:
     assert len(ids) == 64
 
 
-@pytest.mark.parametrize(("length", "says"), [(65, "reads at most 64 tokens"), (64, "the text has 3 tokens")])
+@pytest.mark.parametrize(
+    ("length", "says"),
+    [
+        (63, "^--lengths = 63: at least 64 tokens"),
+        (65, "^--lengths = 65: GPT2LMHeadModel reads at most 64 tokens"),
+        (64, "the text has 3 tokens"),
+    ],
+)
 def test_loaded_refuses_what_is_too_short(tmp_path: Path, length: int, says: str) -> None:
     folder, text = str(saved(tmp_path / "model")), tmp_path / "text.txt"
     text.write_text("the cat sat", encoding="utf-8")
     with pytest.raises(InvalidValue, match=says):
-        loaded(folder, (str(text),), length)
+        loaded(folder, (str(text),), length, "--lengths")
     with pytest.raises(InvalidValue, match="give a text file that exists"):
         loaded(folder, (str(tmp_path / "none.txt"),), 64)
+
+
+def test_scope_names_the_model_and_every_text() -> None:
+    assert scope("a/model", ("one.txt", "books/two.txt"), 64) == "a/model on 64 tokens of one.txt, two.txt"
 
 
 def test_evenly_spaced_rows() -> None:
     assert evenly(5, 0).tolist() == [0, 1, 2, 3, 4]
     assert evenly(5, 9).tolist() == [0, 1, 2, 3, 4]
-    assert evenly(1001, 3).tolist() == [0, 500, 1000]
+    assert evenly(5, 1).tolist() == [4]
+    assert evenly(1024, 4).tolist() == [255, 511, 767, 1023]
+    for length in (64, 100, 1000):
+        rows = evenly(length, 7)
+        assert len(rows.unique()) == 7
+        assert int(rows[-1]) == length - 1
+    with pytest.raises(InvalidValue, match=r"^--rows = -1: "):
+        evenly(5, -1)
 
 
 @pytest.mark.parametrize("size", [1, 60, 10**6])

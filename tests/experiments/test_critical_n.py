@@ -15,24 +15,21 @@ from numpy.typing import NDArray
 from tests.models import small
 from undilute.errors import InvalidValue
 from undilute.experiments import attended
-from undilute.experiments.critical_n import (
+from undilute.experiments.critical_n import CriticalN
+from undilute.experiments.critical_n.findings import charts, comparisons, sentences, span
+from undilute.experiments.critical_n.found import Found
+from undilute.experiments.critical_n.search import (
     EXPECTATIONS,
     LEVELS,
     Critical,
-    CriticalN,
     Curves,
-    _Figures,
-    critical_n,
     equivalent_n,
     first_passing,
     grid,
-    kolmogorov_smirnov,
-    largest_accepted,
-    paired,
     paired_n,
-    ratio,
-    rejects,
+    published_n,
 )
+from undilute.experiments.critical_n.significance import kolmogorov_smirnov, largest_accepted, paired, ratio, rejects
 
 HEADS = 60
 TOPS = (1, 2, 4, 8, 16, 31)
@@ -51,8 +48,8 @@ def curves(*factors: float, tops: tuple[int, ...] = TOPS) -> Curves:
 def test_equal_curves_pass_at_once_and_curves_far_apart_never() -> None:
     same, apart = curves(*[1.0] * 6), curves(*[100.0] * 6)
     for alpha in LEVELS:
-        assert critical_n(same, "expected", alpha) == Critical(1, 0, 0)
-        assert critical_n(apart, "expected", alpha) == Critical(None, 31, 0)
+        assert published_n(same, "expected", alpha) == Critical(1, 0, 0)
+        assert published_n(apart, "expected", alpha) == Critical(None, 31, 0)
         assert paired_n(same, "main", alpha).top == 1
         assert paired_n(apart, "main", alpha).top is None
     assert equivalent_n(same, "printed").top == 1
@@ -60,20 +57,20 @@ def test_equal_curves_pass_at_once_and_curves_far_apart_never() -> None:
 
 
 def test_curves_that_meet_and_part() -> None:
-    assert critical_n(curves(100, 100, 1, 1, 100, 100), "printed", 0.01) == Critical(4, 2, 2)
+    assert published_n(curves(100, 100, 1, 1, 100, 100), "printed", 0.01) == Critical(4, 2, 2)
 
 
 def test_a_small_difference_passes_the_published_test_but_not_the_paired_one() -> None:
     near = curves(*[1.2] * 6)
-    assert critical_n(near, "expected", 0.05).top == 1
+    assert published_n(near, "expected", 0.05).top == 1
     assert paired_n(near, "expected", 0.01).top is None
     assert equivalent_n(near, "expected").top is None
 
 
 def test_fewer_heads_pass_earlier() -> None:
     falling = curves(8, 5, 3, 2, 1.5, 1)
-    few = critical_n(falling, "expected", 0.01, np.arange(8)).top
-    many = critical_n(falling, "expected", 0.01).top
+    few = published_n(falling, "expected", 0.01, np.arange(8)).top
+    many = published_n(falling, "expected", 0.01).top
     assert few is not None
     assert many is not None
     assert few < many
@@ -132,49 +129,73 @@ def test_grid_tells_the_published_share_apart(length: int) -> None:
     assert len(near) >= 2
 
 
-def figures(**factors: tuple[float, ...]) -> _Figures:
-    """Two lengths whose expectations are the heads times 1/factor; named by expectation."""
+LENGTHS = (64, 128)
+OPTIONS = CriticalN(lengths=LENGTHS, heads=(20, 144), subsets=5)
+
+
+def found(lengths: tuple[int, ...] = LENGTHS, **factors: tuple[float, ...]) -> Found:
+    """Lengths whose expectations are the heads times 1/factor, for N = 1, 2, 3, L/16, L/2, L − 1; by expectation."""
     made = {}
-    for length in (64, 128):
-        tops = (1, 2, 4, length // 16, length // 2, length - 1)
+    for length in lengths:
+        tops = (1, 2, 3, length // 16, length // 2, length - 1)
         base = np.tile(heads(), (len(tops), 1))
         every = {name: base / np.array(factors.get(name, (100.0,) * 6))[:, None] for name in EXPECTATIONS}
         made[length] = Curves(tops, base, every)
-    return _Figures(CriticalN(lengths=(64, 128), heads=(20, 144), subsets=5), made)
+    return Found(made, OPTIONS.heads, OPTIONS.subsets, OPTIONS.seed)
 
 
 def test_words_when_only_the_misprint_gives_the_published_share() -> None:
-    found = figures(printed=(9, 9, 9, 1, 1e-3, 1e-3), expected=(9, 9, 9, 9, 9, 1))
-    verdicts = {each.what: each for each in found.comparisons()}
-    printed = verdicts["critical N / L, formula as printed, α = 0.01, at L = 128"]
-    assert (printed.computed, printed.verdict) == (8 / 128, "agrees")
-    assert "2 larger N" in printed.note
-    corrected = verdicts["critical N / L, expectation, corrected, α = 0.05, at L = 128"]
-    assert (corrected.computed, corrected.verdict) == (127 / 128, "differs")
-    assert verdicts["critical N / L, main term, corrected, α = 0.01, at L = 128"].computed == "none up to N = 127"
+    searched = found(printed=(9, 9, 9, 1, 1e-3, 1e-3), expected=(9, 9, 9, 9, 9, 1))
+    verdicts = {each.what: each for each in comparisons(searched)}
+    printed = verdicts["critical N / L over all L, formula as printed, α = 0.01"]
+    assert (printed.computed, printed.verdict) == ("0.062", "agrees")
+    assert "L = 64: 0.062; L = 128: 0.062." in printed.note
+    assert "At L = 128 the test rejects again at 2 larger N" in printed.note
+    corrected = verdicts["critical N / L over all L, expectation, corrected, α = 0.05"]
+    assert (corrected.computed, corrected.verdict) == ("0.98 to 0.99", "differs")
+    none = verdicts["critical N / L over all L, main term, corrected, α = 0.01"]
+    assert (none.computed, none.verdict) == ("none at any L", "differs")
     assert verdicts["critical N grows sub-linearly with L, formula as printed: exponent"].computed == pytest.approx(1)
     assert verdicts["fewer than 6 % of the tokens need to be selected, formula as printed"].verdict == "differs"
     assert verdicts["critical N grows sub-linearly with L, main term, corrected: exponent"].verdict == "differs"
-    first = found.findings()[0]
-    assert "does not survive" in first
-    assert "as printed it is 8 (0.062 L), which is the published share" in first
+    first = sentences(searched, OPTIONS)[0]
+    assert first.startswith("smollm2 on 128 tokens of the text that CPython ships: “≈ 0.06 L” does not survive")
+    assert "over all L from 64 to 128 the critical N / L is 0.98 to 0.99: about 0.06 at 0 of 2 lengths" in first
+    assert "as printed it is 0.062: about 0.06 at 2 of 2" in first
 
 
 def test_words_when_the_share_survives() -> None:
-    found = figures(expected=(9, 9, 9, 1, 1, 1), main=(9, 1, 1, 1, 1, 1))
-    first, shares, *_ = found.findings()
-    assert "0.062, 0.062 with the corrected expectation and none, none with the formula as printed" in shares
-    few = [each.verdict for each in found.comparisons() if each.what.startswith("fewer than 6 %")]
+    searched = found(expected=(9, 9, 9, 1, 1, 1), main=(9, 1, 1, 1, 1, 1))
+    first, shares, *_ = sentences(searched, OPTIONS)
+    assert "L = 64: 0.062; L = 128: 0.062, and with the formula as printed L = 64: none; L = 128: none." in shares
+    few = [each.verdict for each in comparisons(searched) if each.what.startswith("fewer than 6 %")]
     assert few == ["differs", "agrees", "differs"]
     assert "“≈ 0.06 L” survives" in first
-    assert "as printed it is none up to 127." in first
+    assert "as printed it is none at any L: about 0.06 at 0 of 2" in first
+
+
+def test_a_share_at_some_lengths_only_does_not_survive() -> None:
+    """N = 2 at every L is about 0.06 of 32 and, just, of 64, but not of 128."""
+    searched = found(lengths=(32, 64, 128), expected=(9, 1, 1, 1, 1, 1))
+    (compared,) = [each for each in comparisons(searched) if "expectation, corrected, α = 0.01" in each.what]
+    assert (compared.computed, compared.verdict) == ("0.016 to 0.062", "differs")
+    assert "L = 32: 0.062; L = 64: 0.031; L = 128: 0.016." in compared.note
+    first = sentences(searched, OPTIONS)[0]
+    assert "does not survive" in first
+    assert "about 0.06 at 2 of 3 lengths" in first
+
+
+def test_the_span_names_lengths_without_a_critical_n() -> None:
+    none, some = Critical(None, 31, 0), Critical(4, 3, 0)
+    assert span({32: none, 64: some, 1024: none}) == "0.062, none at L = 32, 1,024"
 
 
 def test_drawn_heads_are_fewer_than_there_are() -> None:
-    found = figures(expected=(9, 9, 9, 9, 9, 1))
-    assert {line["heads"] for line in found.fewer} == {20}  # 144 of 60 cannot be drawn
-    assert all(0 <= line["reached"] <= 5 for line in found.fewer)
-    assert "20 heads, expectation, corrected" in " ".join(found.findings())
+    searched = found(expected=(9, 9, 9, 9, 9, 1))
+    assert {line["heads"] for line in searched.fewer} == {20}  # 144 of 60 cannot be drawn
+    assert all(0 <= line["reached"] <= 5 for line in searched.fewer)
+    assert "20 heads, expectation, corrected" in " ".join(sentences(searched, OPTIONS))
+    assert [len(chart.series) for chart in charts(searched)] == [4, 4]  # two of four are never reached
 
 
 def test_runs_on_a_model(tmp_path: Any) -> None:
@@ -199,11 +220,13 @@ def test_runs_on_a_model(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"points": 3}, "points = 3"),
-        ({"lengths": (64,)}, "must be at least two"),
-        ({"heads": (0,)}, "heads = 0"),
-        ({"subsets": 0}, "subsets = 0"),
-        ({"x": "keys"}, "x = 'keys'"),
+        ({"points": 3}, "^--points = 3"),
+        ({"lengths": (64,)}, "^--lengths = .* must be at least two"),
+        ({"lengths": (16, 32)}, "^--lengths = 32: at least 64 tokens"),
+        ({"heads": (0,)}, "^--heads = 0"),
+        ({"subsets": 0}, "^--subsets = 0"),
+        ({"x": "keys"}, "^--x = 'keys'"),
+        ({"short_rows": "kept"}, "^--short-rows = 'kept'"),
     ],
 )
 def test_refuses_before_it_loads(options: dict[str, Any], says: str) -> None:

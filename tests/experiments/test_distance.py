@@ -13,7 +13,7 @@ from tests.models import small
 from undilute.errors import InvalidValue
 from undilute.experiments import attended
 from undilute.experiments.attended import each_layer, loaded
-from undilute.experiments.distance import CURVES, SHARES, Distance, _Figures, exponent, proportional
+from undilute.experiments.distance import CURVES, SHARES, Distance, _Figures, proportional
 from undilute.experiments.result import Result
 from undilute.experiments.row_distances import Sample
 from undilute.theory import distance as theory
@@ -121,7 +121,7 @@ def figures(grow: float, expected: float = 0.0, bound: float = 1e9, top: float =
             rows |= {"distance": length**grow * N ** (top - 1), "expected": length**expected, "norms": 1.0}
             values |= {(name, N): torch.full((2, 3), value) for name, value in rows.items()}
         one = torch.zeros(2, dtype=torch.int64)
-        found[length] = Sample(one, one, torch.arange(3), torch.full((2, 3), length), values)
+        found[length] = Sample(one, one, ("layer",), torch.arange(3), torch.full((2, 3), length), values)
     return _Figures(options, [32, 64, 128], [1, 5, 20, 100], found)
 
 
@@ -151,25 +151,24 @@ def test_verdicts_follow_the_figures() -> None:
 def test_findings_follow_the_figures() -> None:
     assert "it does not collapse" in " ".join(figures(1.0).findings())
     assert "it does not collapse" not in " ".join(figures(-1.0).findings())
-    assert "exponent 0.80" in figures(0.8).findings()[0]
-
-
-def test_exponent() -> None:
-    assert exponent([10, 100, 1000], [3.0, 3.0, 3.0]) == pytest.approx(0.0)
-    assert np.isnan(exponent([10, 100], [1.0, 0.0]))
+    first = figures(0.8).findings()[0]
+    assert first.startswith("smollm2 on 128 tokens of the text that CPython ships: from 32 to 128 tokens")
+    assert "exponent 0.80" in first
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"x": "keys"}, "x = 'keys'"),
-        ({"rows": -1}, "rows = -1"),
-        ({"short_rows": "kept"}, "short_rows = 'kept'"),
-        ({"draws": 0}, "draws = 0"),
-        ({"length": 40}, "at least two must be up to length = 40"),
-        ({"top": 32}, "must be below the shortest length, 32"),
-        ({"tops": (2000,)}, "at least one must be below length"),
-        ({"tops": (0,)}, "tops = 0"),
+        ({"x": "keys"}, "^--x = 'keys'"),
+        ({"rows": -1}, "^--rows = -1"),
+        ({"short_rows": "kept"}, "^--short-rows = 'kept'"),
+        ({"draws": 0}, "^--draws = 0"),
+        ({"length": 40}, "^--lengths = .* at least two must be up to --length = 40"),
+        ({"length": 0}, "^--length = 0"),
+        ({"length": 63, "lengths": (32, 63)}, "^--length = 63: at least 64 tokens"),
+        ({"top": 32}, "^--top = 32: must be below the shortest of --lengths, 32"),
+        ({"tops": (2000,)}, "^--tops = .* at least one must be below --length"),
+        ({"tops": (0,)}, "^--tops = 0"),
     ],
 )
 def test_refuses_before_it_loads(options: dict[str, Any], says: str) -> None:

@@ -16,7 +16,7 @@ from tests.models import small
 from undilute.errors import InvalidValue
 from undilute.experiments.attended import Layer
 from undilute.experiments.gradient import Gradient
-from undilute.experiments.gradient.findings import comparisons, slope
+from undilute.experiments.gradient.findings import comparisons
 from undilute.experiments.gradient.steps import Steps, TopTwo, moved, moved_at_once, printed_bound, random_directions
 from undilute.theory.jacobian import largest_sensitivity, mean_square_sensitivity, sensitivity, worst_direction
 
@@ -157,6 +157,7 @@ def test_a_run_says_what_it_found(folder: tuple[str, str]) -> None:
     told: list[float] = []
     result = Gradient(model=name, text=(text,), length=64, rows=16).run(lambda share, doing: told.append(share))
     check_result(result, ["random", "worst", "jacobian"])
+    assert result.findings[0].startswith(f"{name} on 64 tokens of text.txt: the printed bound")
     assert told == [0.5, 1.0]
     assert len(result.tables["heads"]) == 8
     assert len(result.tables["steps"]) == 39
@@ -211,19 +212,14 @@ def test_verdicts() -> None:
     assert comparisons(lines({1.0: (1.0, 1.0)}), [{"rows_above_printed": 1, "rows": 10}])[0].verdict == "differs"
 
 
-def test_slope() -> None:
-    assert slope([1e-3, 1e-2, 0.05], [7 * T**-0.5 for T in (1e-3, 1e-2, 0.05)]) == pytest.approx(-0.5)
-    assert slope([0.01], [1.0]) is None
-    assert slope([0.01, 0.1], [1.0, 0.0]) is None
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"temperatures": (0.0,)}, "temperatures = 0: must be finite numbers above 0"),
-        ({"epsilons": ()}, "epsilons is empty"),
-        ({"directions": 0}, "directions = 0"),
-        ({"rows": -3}, "rows = -3"),
+        ({"temperatures": (0.0,)}, "^--temperatures = 0: must be finite numbers above 0"),
+        ({"epsilons": ()}, "^--epsilons is empty"),
+        ({"directions": 0}, "^--directions = 0"),
+        ({"length": 63}, "^--length = 63: at least 64 tokens"),
+        ({"rows": -3}, "^--rows = -3"),
     ],
 )
 def test_refuses(options: dict[str, Any], says: str) -> None:

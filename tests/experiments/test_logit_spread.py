@@ -128,23 +128,26 @@ def test_a_run_says_what_it_found(result: Result, paths: tuple[str, str, str]) -
     assert [series.printed for series in result.charts[1].series] == [False, False, True, True]
 
 
-@pytest.mark.parametrize(("widest", "verdict"), [(40.0, "agrees"), (90.0, "differs")])
-def test_verdict_on_floating_point(widest: float, verdict: str) -> None:
+@pytest.mark.parametrize("widest", [40.0, 90.0])
+def test_no_verdict_on_what_is_said_of_another_model(widest: float) -> None:
     spreads = module.Spreads("made up", 64, 1)
     logits = torch.tensor([[[0.0, widest], [0.0, 1.0]]])
     visible = torch.ones(2, 2, dtype=torch.bool)
     spreads.add(Layer(0, "layer", logits, visible, torch.zeros(1, 2, 1), torch.arange(2)))
-    assert module._comparisons([spreads])[-1].verdict == verdict
+    compared = module._comparisons([spreads])[-1]
+    assert compared.verdict == "other set-up"
+    assert str(compared.computed).startswith(f"at most {widest:.1f}, of 104 ")
+    assert "row of made up; the claim is about Gemma" in compared.note
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"models": ()}, "models is empty"),
-        ({"rows": -1}, "rows = -1"),
+        ({"models": ()}, "^--models is empty"),
+        ({"rows": -1}, "^--rows = -1"),
         ({"length": 32}, "at least 64 tokens"),
-        ({"fewest": 2000}, "fewest = 2000"),
-        ({"fewest": 0}, "fewest = 0"),
+        ({"fewest": 2000}, "^--fewest = 2000"),
+        ({"fewest": 0}, "^--fewest = 0"),
     ],
 )
 def test_refuses(options: dict[str, Any], says: str) -> None:

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tests.models.attending import random_model, tokens
+from undilute.errors import InvalidValue
 from undilute.experiments import row_distances
-from undilute.experiments.attended import Layer, each_layer
-from undilute.experiments.row_distances import QUANTITIES, RowDistances, Vectors, samples, spaced
+from undilute.experiments.attended import Layer, each_layer, evenly
+from undilute.experiments.row_distances import QUANTITIES, RowDistances, Vectors, samples
 from undilute.theory import distance as theory
 
 KEYS, ROWS, FEATURES = 17, 6, 5
@@ -151,9 +152,9 @@ def test_samples_of_a_model(kind: str, rows: int, monkeypatch: pytest.MonkeyPatc
     got = samples(model, ids, {12: {2: names}, 24: {2: names, 4: names}}, rows=rows)
     for length, tops in ((12, (2,)), (24, (2, 4))):
         layers: list[Layer] = []
-        each_layer(model, ids[:length], layers.append, rows=spaced(length, rows))
+        each_layer(model, ids[:length], layers.append, rows=evenly(length, rows))
         sample = got[length]
-        assert torch.equal(sample.positions, spaced(length, rows))
+        assert torch.equal(sample.positions, evenly(length, rows))
         assert sample.layer.tolist() == [layer.index for layer in layers for _ in range(4)]
         assert sample.head.tolist() == list(range(4)) * len(layers)
         for top in tops:
@@ -188,6 +189,7 @@ def test_means_over_rows() -> None:
     sample = row_distances.Sample(
         layer=torch.tensor([0]),
         head=torch.tensor([0]),
+        names=("layer",),
         positions=torch.tensor([0, 4, 9]),
         n=torch.tensor([[1, 5, 10]]),
         values={("distance", 2): torch.tensor([[nan, 3.0, 5.0]])},
@@ -195,3 +197,23 @@ def test_means_over_rows() -> None:
     assert sample.per_head("distance", 2).tolist() == [4.0]
     assert sample.per_head("distance", 2, short_rows="zero").tolist() == [pytest.approx(8 / 3)]
     assert sample.at(torch.tensor([9])).per_head("distance", 2).tolist() == [5.0]
+
+
+def test_heads_with_a_window_are_left_out() -> None:
+    def sample(length: int, *widths: int) -> row_distances.Sample:
+        n = torch.stack([torch.arange(1, length + 1).clamp(max=width) for width in widths])
+        heads, values = torch.arange(len(widths)), {("distance", 2): n.double()}
+        return row_distances.Sample(heads, heads, ("a", "b", "c"), torch.arange(length), n, values)
+
+    found = {64: sample(64, 128, 70, 100), 128: sample(128, 128, 70, 100)}
+    whole, told = row_distances.of_the_whole_text(found, "--length")
+    for length, each in whole.items():
+        assert each.layer.tolist() == each.head.tolist() == [0]
+        assert torch.equal(each.n[0], torch.arange(1, length + 1))
+        assert torch.equal(each.values["distance", 2], each.n.double())
+    assert "2 of 3 heads, in 2 of 3 layers, see a sliding window of the text only (b: 70 keys)" in told[0]
+    assert row_distances.of_the_whole_text({64: found[64]}, "--length")[1] == []
+    with pytest.raises(
+        InvalidValue, match=r"^--length = 128: .* b only the 70 .* must be at most 100, or --model must"
+    ):
+        row_distances.of_the_whole_text({128: found[128].of(torch.tensor([False, True, True]))}, "--length")

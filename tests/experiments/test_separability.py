@@ -21,7 +21,7 @@ from undilute.experiments.result import Result
 from undilute.experiments.separability import Separability, controls
 from undilute.experiments.separability.balls import BOUNDS, Ball, balls, smallest_separation, theorem, unit
 from undilute.experiments.separability.controls import CONTROLS, DRAWS, control_shares
-from undilute.experiments.separability.findings import comparisons
+from undilute.experiments.separability.findings import comparisons, sentences
 from undilute.theory import separability as theory
 
 HEADS, KEYS, FEATURES, TOPS = 3, 20, 6, [1, 2, 5, 13, 19]
@@ -215,6 +215,8 @@ def test_a_run_says_what_it_found(folder: tuple[str, str]) -> None:
     assert told[-1] <= 1
     assert [line["N"] for line in result.tables["by_top"]] == [2, 16, 32]
     assert "tokens' embedding" in result.findings[-1]
+    assert result.findings[0].startswith(f"{name} on 64 tokens of text.txt: the median head of 8 separates")
+    assert not any("sliding window" in each for each in result.findings)
 
 
 def check_result(result: Result, charts: list[str]) -> None:
@@ -241,28 +243,50 @@ def line(top: int, median: float, highest: float = 0.9, bound: float = 0.95) -> 
     [
         ({1: 1.0, 4: 0.9, 16: 0.8, 64: 0.75, 512: 0.8}, "agrees"),
         ({1: 1.0, 4: 0.9, 16: 0.8, 64: 0.60, 512: 0.8}, "differs"),
-        ({1: 0.8, 4: 0.9, 16: 0.8, 64: 0.75, 512: 0.8}, "differs"),
+        ({1: 1.0, 2: 0.8, 4: 0.9, 16: 0.8, 64: 0.75, 512: 0.8}, "differs"),
+        ({1: 1.0, 2: 0.8, 4: 0.8, 16: 0.8, 64: 0.8, 512: 0.8}, "differs"),  # flat from N = 2 on: no decline
+        ({1: 1.0, 16: 0.8, 64: 0.75, 512: 0.8}, "other set-up"),  # N = 1 is 1 by definition
+        ({32: 0.8, 64: 0.75}, "other set-up"),
+        ({32: 0.8, 64: 0.65}, "differs"),  # no decline can be told, but neither is this the plateau
+        ({2: 0.9, 16: 0.8}, "other set-up"),
+        ({2: 0.7, 16: 0.8}, "differs"),
     ],
 )
 def test_verdict_on_the_plateau(medians: dict[int, float], verdict: str) -> None:
     compared = comparisons([line(top, median) for top, median in medians.items()], [])
     assert compared[0].verdict == verdict
+    assert ("does not decline" in str(compared[0].computed)) == (medians.get(2) in (0.7, 0.8))
     assert compared[1].verdict == "agrees"  # no control exceeds the ceiling: none was given
 
 
 @pytest.mark.parametrize(("highest", "verdict"), [(0.93, "agrees"), (0.96, "differs"), (0.8, "differs")])
 def test_verdict_on_the_printed_upper_bound(highest: float, verdict: str) -> None:
-    assert comparisons([line(16, 0.8, highest)], [])[-1].verdict == verdict
+    one = line(1, 1.0, 1.0, bound=0.9)  # every head exceeds it, by definition: it does not count
+    assert comparisons([one, line(16, 0.8, highest)], [])[-1].verdict == verdict
+
+
+def counted(top: int, over: int) -> dict[str, float]:
+    counts = {"cases": 100, "above_printed_upper": over, "below_certain": 0, "heads": 5, "heads_outside_corrected": 2}
+    balls = {"closed_ball_mean": 0.8, "open_ball_mean": 0.8, "left_out_in_closed_ball": 1.0}
+    return {"N": top, "median": 0.8, **counts, **balls}
+
+
+def test_counts_of_missed_bounds_leave_one_token_out() -> None:
+    controls = control_shares(64, [2], seed=0)
+    told = " ".join(sentences([counted(1, 100), counted(2, 7), counted(4, 0)], controls, 5, "embedding", "m on t"))
+    assert "in 7 of 200 cases (a head, a row, an N ≥ 2; N = 1 is left out" in told
+    assert "miss the mean of 4 of 10 pairs" in told
+    assert "cases" not in " ".join(sentences([counted(1, 100)], controls, 5, "embedding", "m on t"))
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"x": "keys"}, "x = 'keys': must be one of values, input, embedding"),
-        ({"tops": (0,)}, "tops = 0: must be a whole number of at least 1"),
-        ({"tops": ()}, "numbers of selected tokens below the length"),
-        ({"tops": (64,), "length": 64}, "below the length, 64, or nothing is left out"),
-        ({"rows": -1}, "rows = -1"),
+        ({"x": "keys"}, "^--x = 'keys': must be 'values', 'input' or 'embedding'"),
+        ({"tops": (0,)}, "^--tops = 0: must be a whole number of at least 1"),
+        ({"tops": ()}, "^--tops = .* numbers of selected tokens below --length"),
+        ({"tops": (64,), "length": 64}, "below --length = 64, or nothing is left out"),
+        ({"rows": -1}, "^--rows = -1"),
     ],
 )
 def test_refuses(options: dict[str, Any], says: str, tmp_path: Path) -> None:

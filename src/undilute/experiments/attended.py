@@ -15,18 +15,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from undilute.diagnosis.diagnose import tokens
+from undilute.diagnosis.diagnose import SHORTEST_LENGTH, tokens
 from undilute.errors import InvalidValue
 from undilute.models import loading, texts
 from undilute.models.attention_call import AttentionCall
-from undilute.models.capture import sampled
 from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import Attention, intercepted
+from undilute.models.limits import maximum_length
+from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -49,6 +50,7 @@ class Layer:
     x : (heads, keys, features): what the weights select from; values that heads share are repeated
     rows : (rows,): positions of the rows
     groups : how many heads in a row share their vectors: heads g·groups to (g+1)·groups − 1 have the same x
+    scale : what the model multiplies q·k by
     """
 
     index: int
@@ -58,11 +60,17 @@ class Layer:
     x: Tensor
     rows: Tensor
     groups: int = 1
+    scale: float = 1.0
 
     @property
     def weights(self) -> Tensor:
         """(heads, rows, keys): softmax over the visible keys; a learned sink that is no key is left out."""
         return self.logits.softmax(-1)
+
+    @property
+    def seen(self) -> Tensor:
+        """(heads, rows): how many keys each row sees; with a sliding window never more than its width."""
+        return self.visible.expand(self.logits.shape).sum(-1)
 
 
 def each_layer(
@@ -93,8 +101,7 @@ def each_layer(
     transformer.h.0.attn (4, 40, 40)
     transformer.h.1.attn (4, 40, 40)
     """
-    if x not in SELECTED_FROM:
-        raise InvalidValue(f"x = {x!r}: must be {', '.join(map(repr, SELECTED_FROM[:-1]))} or {SELECTED_FROM[-1]!r}.")
+    selected_from(x, "x")
     if ids.ndim != 1 or not len(ids):
         raise InvalidValue(f"ids has shape {tuple(ids.shape)}: must be one sequence of token ids, (tokens,).")
     recorder = _Recorder(model, use, x, _positions(rows, len(ids)))
@@ -112,7 +119,17 @@ def each_layer(
         )
 
 
-def loaded(model: str, text: str | Sequence[str], length: int) -> tuple[PreTrainedModel, Tensor]:
+def selected_from(x: str, name: str = "--x") -> X:
+    """``x`` if it is something to select from; ``name`` is what an error calls it."""
+    if x not in SELECTED_FROM:
+        known = f"{', '.join(map(repr, SELECTED_FROM[:-1]))} or {SELECTED_FROM[-1]!r}"
+        raise InvalidValue(f"{name} = {x!r}: must be {known}.")
+    return cast(X, x)
+
+
+def loaded(
+    model: str, text: str | Sequence[str], length: int, option: str = "--length"
+) -> tuple[PreTrainedModel, Tensor]:
     """A model by name, and the first ``length`` token ids of some text files.
 
     Parameters
@@ -120,14 +137,20 @@ def loaded(model: str, text: str | Sequence[str], length: int) -> tuple[PreTrain
     model : a name, path or hub id, see :func:`undilute.models.load`; the last one loaded is kept for the next call
     text : a path or several; the text that CPython ships if there are none
     length : tokens to read, at least 64; a shorter text, or a model that reads fewer, is an error
+    option : where the length comes from, for that error
 
     Returns
     -------
     model, ids (length,)
     """
+    if count(option, length) < SHORTEST_LENGTH:
+        raise InvalidValue(f"{option} = {length}: at least {SHORTEST_LENGTH} tokens must be read.")
     paths = [text] if isinstance(text, str) else text
     words = texts.read([Path(path).expanduser() for path in paths])
     network, tokenizer = _named(model)
+    limit = maximum_length(network)
+    if limit is not None and length > limit:
+        raise InvalidValue(f"{option} = {length:,}: {type(network).__name__} reads at most {limit:,} tokens.")
     return network, tokens(tokenizer, words, network, length)
 
 
@@ -136,17 +159,37 @@ def _named(model: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return loading.load(model)
 
 
-def evenly(length: int, rows: int) -> Tensor:
-    """Positions of ``rows`` evenly spaced rows of ``length``, the first and the last among them; all for 0.
+def scope(model: str, text: Sequence[str], length: int) -> str:
+    """What a finding was found on, to begin its sentence with.
+
+    Parameters
+    ----------
+    model, text, length : as in :func:`loaded`
 
     Examples
     --------
-    >>> evenly(101, 3)
-    tensor([  0,  50, 100])
+    >>> scope("smollm2", (), 1024)
+    'smollm2 on 1,024 tokens of the text that CPython ships'
+    >>> scope("gpt2", ("books/war_and_peace.txt",), 512)
+    'gpt2 on 512 tokens of war_and_peace.txt'
+    """
+    files = ", ".join(Path(path).name for path in text) or "the text that CPython ships"
+    return f"{model} on {length:,} tokens of {files}"
+
+
+def evenly(length: int, rows: int) -> Tensor:
+    """Positions of ``rows`` rows evenly spaced over ``length`` tokens, the last one included; all if 0 or too many.
+
+    Examples
+    --------
+    >>> evenly(16, 4)
+    tensor([ 3,  7, 11, 15])
     """
     if rows < 0:
-        raise InvalidValue(f"rows = {rows}: must be a number of rows, or 0 for all of them.")
-    return sampled(torch.arange(length), rows or length, evenly=True)
+        raise InvalidValue(f"--rows = {rows}: must be a number of rows, or 0 for all of them.")
+    if rows == 0 or rows >= length:
+        return torch.arange(length)
+    return torch.arange(1, rows + 1) * length // rows - 1
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -237,7 +280,7 @@ class _Recorder:
         vectors = self._selected_from(call)
         heads = logits.shape[0]
         x = vectors.repeat_interleave(heads // len(vectors), 0) if len(vectors) > 1 else vectors.expand(heads, -1, -1)
-        return Layer(self.layers, name, logits, visible, x, rows, groups=heads // len(vectors))
+        return Layer(self.layers, name, logits, visible, x, rows, heads // len(vectors), call.scale)
 
     def _selected_from(self, call: AttentionCall) -> Tensor:
         """(key heads, keys, features), with one key head for vectors that all heads share."""

@@ -17,16 +17,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import SELECTED_FROM, X, loaded
+from undilute.experiments.attended import loaded, scope, selected_from
 from undilute.experiments.experiment import Experiment, Progress, option, quiet
+from undilute.experiments.power_law import exponent
 from undilute.experiments.result import Chart, Comparison, Result, Row, Series, Verdict
-from undilute.experiments.row_distances import Sample, samples
+from undilute.experiments.row_distances import Sample, check_options, of_the_whole_text, samples
 from undilute.rules.parameters import count
 
 CURVES = ("distance", "expected", "main", "upper", "printed", "bound", "norms")
@@ -34,7 +35,6 @@ SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of L, for a top set that grows with it
 LINEAR = 0.1  # an exponent this near to 1 counts as linear
 CLOSE = 0.1  # a relative difference up to this counts as none
 ROUNDING = 1e-5
-SHORT_ROWS = ("left out", "zero")
 
 
 @dataclass(frozen=True)
@@ -70,25 +70,27 @@ class Distance(Experiment):
             ids,
             self._wanted(lengths, tops),
             rows=self.rows,
-            x=cast(X, self.x),
+            x=selected_from(self.x),
             seed=self.seed,
             draws=self.draws,
             progress=lambda share: progress(0.05 + 0.9 * share, "measuring every head"),
         )
+        found, left_out = of_the_whole_text(found, "--length")
         figures = _Figures(self, lengths, tops, found)
-        return self.result(figures.findings(), figures.comparisons(), figures.tables(), figures.charts())
+        return self.result([*figures.findings(), *left_out], figures.comparisons(), figures.tables(), figures.charts())
 
     def _checked(self) -> tuple[list[int], list[int]]:
         """The lengths and the Ns to compute, in order."""
-        check_common(self.x, self.rows, self.short_rows, self.draws, self.seed)
-        lengths = sorted({count("lengths", each) for each in self.lengths if each <= count("length", self.length)})
-        tops = sorted({count("tops", each) for each in self.tops if each < self.length})
+        check_options(self.x, self.rows, self.short_rows, self.draws, self.seed)
+        count("--length", self.length)
+        lengths = sorted({count("--lengths", each) for each in self.lengths if each <= self.length})
+        tops = sorted({count("--tops", each) for each in self.tops if each < self.length})
         if len(lengths) < 2:
-            raise InvalidValue(f"lengths = {self.lengths}: at least two must be up to length = {self.length:,}.")
+            raise InvalidValue(f"--lengths = {self.lengths}: at least two must be up to --length = {self.length:,}.")
         if not tops:
-            raise InvalidValue(f"tops = {self.tops}: at least one must be below length = {self.length:,}.")
-        if count("top", self.top) >= lengths[0]:
-            raise InvalidValue(f"top = {self.top}: must be below the shortest length, {lengths[0]}.")
+            raise InvalidValue(f"--tops = {self.tops}: at least one must be below --length = {self.length:,}.")
+        if count("--top", self.top) >= lengths[0]:
+            raise InvalidValue(f"--top = {self.top}: must be below the shortest of --lengths, {lengths[0]}.")
         return lengths, tops
 
     def _wanted(self, lengths: Sequence[int], tops: Sequence[int]) -> dict[int, dict[int, tuple[str, ...]]]:
@@ -97,18 +99,6 @@ class Distance(Experiment):
             wanted[length] = dict.fromkeys(proportional(length).values(), ("distance",)) | {self.top: CURVES}
         wanted.setdefault(self.length, {}).update(dict.fromkeys(tops, CURVES))
         return wanted
-
-
-def check_common(x: str, rows: int, short_rows: str, draws: int, seed: int) -> None:
-    """Raise unless the options that several experiments share make sense."""
-    if x not in SELECTED_FROM:
-        raise InvalidValue(f"x = {x!r}: must be {', '.join(map(repr, SELECTED_FROM[:-1]))} or {SELECTED_FROM[-1]!r}.")
-    if short_rows not in SHORT_ROWS:
-        raise InvalidValue(f"short_rows = {short_rows!r}: must be {' or '.join(map(repr, SHORT_ROWS))}.")
-    for name, value in (("rows", rows), ("seed", seed)):
-        if not isinstance(value, int) or value < 0:
-            raise InvalidValue(f"{name} = {value!r}: must be a whole number, 0 or more.")
-    count("draws", draws)
 
 
 def proportional(length: int) -> dict[float, int]:
@@ -120,22 +110,6 @@ def proportional(length: int) -> dict[float, int]:
     {0.0625: 4, 0.125: 8, 0.25: 16, 0.5: 32}
     """
     return {share: max(1, round(share * length)) for share in SHARES}
-
-
-def exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
-    """The slope of log value over log length by least squares: 1 is linear growth; NaN if a value is not above 0.
-
-    Examples
-    --------
-    >>> round(exponent([32, 64, 128], [1.0, 2.0, 4.0]), 6)
-    1.0
-    """
-    if len(lengths) < 2 or not all(value > 0 for value in values):
-        return math.nan
-    x = torch.tensor([math.log(length) for length in lengths], dtype=torch.float64)
-    y = torch.tensor([math.log(value) for value in values], dtype=torch.float64)
-    x = x - x.mean()
-    return float((x * (y - y.mean())).sum() / x.square().sum())
 
 
 class _Figures:
@@ -341,8 +315,9 @@ class _Figures:
         shares, last = self._share_exponents(), self.by_top[-1]
         grow = sum(each > 0 for each in shares.values())
         missing = "counted as 0" if self.options.short_rows == "zero" else "left out"
+        where = scope(self.options.model, self.options.text, self.options.length)
         return [
-            f"From {first['L']} to {line['L']:,} tokens with the top {line['N']} selected, d̃ goes from "
+            f"{where}: from {first['L']} to {line['L']:,} tokens with the top {line['N']} selected, d̃ goes from "
             f"{first['distance']:.3g} to {line['distance']:.3g} (exponent {exponents['distance']:.2f}); its "
             f"expectation for a random selection goes from {first['expected']:.3g} to {line['expected']:.3g} "
             f"(exponent {exponents['expected']:.2f}), while the formula as printed gives {first['printed']:.3g} to "

@@ -16,7 +16,7 @@ time: nothing is as large as rows × keys × features. A row must see more than 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from undilute.diagnosis.diagnose import SHORTEST_LENGTH
 from undilute.engine.threads import share
-from undilute.experiments.attended import Layer, X, each_layer
+from undilute.errors import InvalidValue
+from undilute.experiments.attended import Layer, X, each_layer, evenly, selected_from
 from undilute.measures.rows import FLOOR
+from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 QUANTITIES = ("distance", "expected", "main", "upper", "printed", "bound", "norms")
 BLOCK, ROWS = 2**17, 128  # weights, and rows, worked on at a time by one thread: more rows see ever more hidden keys
 FARTHEST = 8  # keys farthest from each key that are always known
+SHORT_ROWS = ("left out", "zero")  # what to do with a row that sees no more than N keys
 
 Wanted = Mapping[int, Mapping[int, Sequence[str]]]  # length → N → quantities
 
@@ -223,6 +227,7 @@ class Sample:
     Attributes
     ----------
     layer, head : (heads,): which layer, and which of its heads
+    names : of the layers
     positions : (rows,)
     n : (heads, rows): how many keys each row sees
     values : quantity and N → (heads, rows), NaN where a row sees no more than N keys
@@ -230,6 +235,7 @@ class Sample:
 
     layer: Tensor
     head: Tensor
+    names: Sequence[str]
     positions: Tensor
     n: Tensor
     values: Mapping[tuple[str, int], Tensor]
@@ -243,20 +249,56 @@ class Sample:
         """The same for some of the rows."""
         places = torch.searchsorted(self.positions, positions)
         values = {key: value[:, places] for key, value in self.values.items()}
-        return Sample(self.layer, self.head, positions, self.n[:, places], values)
+        return replace(self, positions=positions, n=self.n[:, places], values=values)
+
+    def of(self, heads: Tensor) -> Sample:
+        """The same for some of the heads: (heads,) bool."""
+        values = {key: value[heads] for key, value in self.values.items()}
+        return replace(self, layer=self.layer[heads], head=self.head[heads], n=self.n[heads], values=values)
 
 
-def spaced(length: int, rows: int) -> Tensor:
-    """Positions of ``rows`` rows evenly spaced over ``length`` tokens, the last one included; all if 0 or too many.
+def check_options(x: str, rows: int, short_rows: str, draws: int, seed: int) -> None:
+    """Raise unless the options of the experiments on samples make sense."""
+    selected_from(x)
+    if short_rows not in SHORT_ROWS:
+        raise InvalidValue(f"--short-rows = {short_rows!r}: must be {' or '.join(map(repr, SHORT_ROWS))}.")
+    for name, value in (("--rows", rows), ("--seed", seed)):
+        if not isinstance(value, int) or value < 0:
+            raise InvalidValue(f"{name} = {value!r}: must be a whole number, 0 or more.")
+    count("--draws", draws)
 
-    Examples
-    --------
-    >>> spaced(16, 4)
-    tensor([ 3,  7, 11, 15])
+
+def of_the_whole_text(found: Mapping[int, Sample], option: str) -> tuple[dict[int, Sample], list[str]]:
+    """The heads that see every token of the longest text, and a sentence on the others, if there are any.
+
+    A head with a sliding window selects from its window, whatever the length L of the text: no curve over L, and none
+    with N up to L, is about such a head.
+
+    Parameters
+    ----------
+    found : length → Sample
+    option : where the longest length comes from, for the error if no head is left
     """
-    if rows == 0 or rows >= length:
-        return torch.arange(length)
-    return torch.arange(1, rows + 1) * length // rows - 1
+    longest = max(found)
+    sample = found[longest]
+    most = sample.n.amax(-1)
+    whole = most >= longest
+    if whole.all():
+        return dict(found), []
+    first = int((~whole).nonzero()[0])
+    name, width = sample.names[int(sample.layer[first])], int(most[first])
+    if not whole.any():
+        widest = int(most.max())
+        shorter = f"{option} must be at most {widest:,}, or " if widest >= SHORTEST_LENGTH else ""
+        raise InvalidValue(
+            f"{option} = {longest:,}: no layer lets a token see so many keys, {name} only the {width:,} of a sliding "
+            f"window; {shorter}--model must be one with a layer that does."
+        )
+    layers = f"{len(sample.layer[~whole].unique())} of {len(sample.names)} layers"
+    return {length: each.of(whole) for length, each in found.items()}, [
+        f"{int((~whole).sum())} of {len(whole)} heads, in {layers}, see a sliding window of the text only "
+        f"({name}: {width:,} keys) and are left out: L is not the number of tokens that they select from."
+    ]
 
 
 def samples(
@@ -289,7 +331,7 @@ def samples(
     length → Sample
     """
     layers, looks_ahead = _probed(model, ids)
-    positions = {length: spaced(length, rows) for length in wanted}
+    positions = {length: evenly(length, rows) for length in wanted}
     if not looks_ahead:
         recorder = _Recorder(wanted, positions, seed, draws, lambda done: progress(done / layers))
         each_layer(model, ids[: max(wanted)], recorder.use, x=x, rows=recorder.positions)
@@ -326,12 +368,13 @@ class _Recorder:
         self.asked = {(quantity, top) for tops in wanted.values() for top, names in tops.items() for quantity in names}
         self.layers: list[dict[tuple[str, int], Tensor]] = []
         self.n: list[Tensor] = []
+        self.names: list[str] = []
 
     def use(self, layer: Layer) -> None:
         heads, rows, _ = layer.logits.shape
         found = {key: layer.logits.new_full((heads, rows), torch.nan) for key in self.asked}
-        visible = layer.visible.expand(heads, -1, -1)
-        self.n.append(visible.sum(-1))
+        self.n.append(layer.seen)
+        self.names.append(layer.name)
         groups = layer.groups
         vectors = [Vectors(layer.x[head]) for head in range(0, heads, groups)]
         last = self._last_keys(layer)
@@ -354,10 +397,11 @@ class _Recorder:
         self.told(len(self.layers))
 
     def sample(self) -> Sample:
-        counts = [len(n) for n in self.n]
+        heads = [len(n) for n in self.n]
         return Sample(
-            layer=torch.cat([torch.full((count,), index) for index, count in enumerate(counts)]),
-            head=torch.cat([torch.arange(count) for count in counts]),
+            layer=torch.cat([torch.full((number,), index) for index, number in enumerate(heads)]),
+            head=torch.cat([torch.arange(number) for number in heads]),
+            names=tuple(self.names),
             positions=self.positions,
             n=torch.cat(self.n),
             values={key: torch.cat([layer[key] for layer in self.layers]) for key in sorted(self.asked)},

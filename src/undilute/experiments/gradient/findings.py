@@ -6,25 +6,10 @@ import math
 from collections.abc import Sequence
 
 from undilute.experiments.gradient.steps import Steps, printed_bound
+from undilute.experiments.power_law import exponent
 from undilute.experiments.result import Chart, Comparison, Row, Series
 
 SMALL = 0.1  # "for T < 0.1"
-
-
-def slope(temperatures: Sequence[float], values: Sequence[float]) -> float | None:
-    """Exponent of T by least squares in logarithms; None for fewer than two positive values.
-
-    Examples
-    --------
-    >>> slope([0.01, 0.1], [5.0, 0.5])
-    -1.0
-    """
-    points = [(math.log(T), math.log(y)) for T, y in zip(temperatures, values, strict=True) if y > 0]
-    if len(points) < 2:
-        return None
-    mean_x, mean_y = (sum(each) / len(points) for each in zip(*points, strict=True))
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return round(sum((x - mean_x) * (y - mean_y) for x, y in points) / spread, 9) if spread else None
 
 
 def _of(lines: Sequence[Row], **fixed: float) -> list[Row]:
@@ -43,8 +28,8 @@ def _small(lines: Sequence[Row]) -> list[Row]:
     return [line for line, T in zip(lines, _column(lines, "temperature"), strict=True) if T < SMALL]
 
 
-def sentences(lines: Sequence[Row], norms: Sequence[Row], steps: Steps) -> list[str]:
-    """What came out; the exponents and the cap only where there are low temperatures."""
+def sentences(lines: Sequence[Row], norms: Sequence[Row], steps: Steps, scope: str) -> list[str]:
+    """What came out on the model and text that ``scope`` names; exponents and cap only where T is low."""
     broken, cases = sum(map(int, _column(norms, "rows_above_printed"))), sum(map(int, _column(norms, "rows")))
     heads = int((steps.heads("broken").sum(0) > 0).sum())
     excess = max(row / bound for row, bound in _pairs(norms, "norm_highest_row", "printed_bound"))
@@ -54,9 +39,9 @@ def sentences(lines: Sequence[Row], norms: Sequence[Row], steps: Steps) -> list[
     ratio = [worst / max(random, 1e-300) for worst, random in _pairs(smallest, "worst_mean", "published")]
     median = _column(smallest, "worst_over_random_median_head")
     found = [
-        f"The printed bound min{{1/(4T), √2}} on ‖J‖₂ is exceeded in {broken:,} of {cases:,} cases (a row, a T), in "
-        f"{heads} of {len(steps.names)} heads at some T; the largest ‖J‖₂ is {excess:.3g} times the bound. The true "
-        f"bound 1/(2T) is reached to {100 * closest:.2f} %, the supremum of a finite step to {100 * step:.2f} %.",
+        f"{scope}: the printed bound min{{1/(4T), √2}} on ‖J‖₂ is exceeded in {broken:,} of {cases:,} cases (a row, a "
+        f"T), in {heads} of {len(steps.names)} heads at some T; the largest ‖J‖₂ is {excess:.3g} times the bound. The "
+        f"true bound 1/(2T) is reached to {100 * closest:.2f} %, the supremum of a finite step to {100 * step:.2f} %.",
         f"A random direction, as published, misses the worst one: with ε = {_epsilons(lines)[0]:g} the worst direction "
         f"moves the largest head {min(ratio):.3g} to {max(ratio):.3g} times as far, over T, and the median head "
         f"{min(median):.3g} to {max(median):.3g} times. So the published estimate cannot test a bound on ‖J‖₂.",
@@ -69,14 +54,14 @@ def _pairs(lines: Sequence[Row], first: str, second: str) -> list[tuple[float, f
 
 
 def _slope_findings(lines: Sequence[Row], norms: Sequence[Row]) -> list[str]:
-    def fitted(rows: Sequence[Row], name: str) -> float | None:
-        return slope(_column(rows, "temperature"), _column(rows, name))
+    def fitted(rows: Sequence[Row], name: str) -> float:
+        return exponent(_column(rows, "temperature"), _column(rows, name))
 
     small, low = _small(lines), _small(norms)
     slopes = {epsilon: fitted(_of(small, epsilon=epsilon), "published") for epsilon in _epsilons(lines)}
-    told = ", ".join(f"T^{value:.2f} at ε = {epsilon:g}" for epsilon, value in slopes.items() if value is not None)
+    told = ", ".join(f"T^{value:.2f} at ε = {epsilon:g}" for epsilon, value in slopes.items() if not math.isnan(value))
     highest, mean = fitted(low, "norm_highest_row"), fitted(low, "norm_highest_head")
-    if not told or highest is None or mean is None:
+    if not told or math.isnan(highest) or math.isnan(mean):
         return []
     return [
         f"Below T = {SMALL:g} the published estimate goes as {told}. The largest ‖J‖₂ of any row goes as "
@@ -115,8 +100,8 @@ def comparisons(lines: Sequence[Row], norms: Sequence[Row]) -> list[Comparison]:
     small = _small(lines)
     for epsilon in _epsilons(small):
         of = _of(small, epsilon=epsilon)
-        value = slope(_column(of, "temperature"), _column(of, "published"))
-        if value is not None:
+        value = exponent(_column(of, "temperature"), _column(of, "published"))
+        if not math.isnan(value):
             found.append(
                 Comparison(
                     f"exponent of T below {SMALL:g}, ε = {epsilon:g}",

@@ -12,27 +12,24 @@ Bounds: as printed, min{1/(4T), √2} (Corollary 3: the quarter is that of the l
 of weights, before it is divided by ε); true, min{1/(2T), √2/ε}.
 
 The same random directions serve every T and ε, so that curves differ by T and ε only. T divides the logits as the model
-uses them, q·k/√d; the publication does not say, and ``scaled = False`` makes it divide q·k.
+uses them, q·k/√d; the publication does not say, and ``scaled = False`` makes it divide q·k: the logits, with all else
+that is in them, over the scale of the layer's own call, which need not be 1/√d.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import Layer, each_layer, evenly, layer_count, loaded
+from undilute.experiments.attended import Layer, each_layer, evenly, layer_count, loaded, scope
 from undilute.experiments.experiment import Experiment, Progress, option, quiet
 from undilute.experiments.gradient import findings
 from undilute.experiments.gradient.steps import Steps
 from undilute.experiments.result import Result
 from undilute.rules.parameters import count
 from undilute.theory.inputs import numbers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -60,21 +57,21 @@ class Gradient(Experiment):
 
     def run(self, progress: Progress = quiet) -> Result:
         """Move the logits of every head, in one forward pass of the model."""
-        temperatures = _positive("temperatures", self.temperatures)
-        epsilons = _positive("epsilons", self.epsilons)
-        rows = evenly(count("length", self.length), self.rows)
-        steps = Steps(temperatures, epsilons, count("directions", self.directions), self.seed)
+        temperatures = _positive("--temperatures", self.temperatures)
+        epsilons = _positive("--epsilons", self.epsilons)
+        rows = evenly(count("--length", self.length), self.rows)
+        steps = Steps(temperatures, epsilons, count("--directions", self.directions), self.seed)
         model, ids = loaded(self.model, self.text, self.length)
-        factor, layers = 1.0 if self.scaled else math.sqrt(_head_features(model)), layer_count(model)
+        layers = layer_count(model)
 
         def use(layer: Layer) -> None:
-            steps.add(replace(layer, logits=layer.logits * factor))
+            steps.add(layer if self.scaled else replace(layer, logits=layer.logits / layer.scale))
             progress(min(1.0, (layer.index + 1) / layers), f"layer {layer.index + 1}")
 
         each_layer(model, ids, use, rows=rows)
         lines, norms = steps.lines(), steps.norm_lines()
         return self.result(
-            findings.sentences(lines, norms, steps),
+            findings.sentences(lines, norms, steps, scope(self.model, self.text, self.length)),
             findings.comparisons(lines, norms),
             {"steps": lines, "jacobian": norms, "heads": steps.head_lines()},
             findings.charts(lines, norms),
@@ -86,8 +83,3 @@ def _positive(name: str, values: Sequence[float]) -> list[float]:
         raise InvalidValue(f"{name} is empty: must be at least one number above 0.")
     listed: list[float] = numbers(name, list(values), above=0.0).tolist()
     return sorted(listed)
-
-
-def _head_features(model: PreTrainedModel) -> int:
-    config = model.config.get_text_config()
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

@@ -160,11 +160,14 @@ class Measured:
         self.bounded = sampled(rows, BOUNDED_ROWS, evenly=True)
         self.names: list[tuple[int, int]] = []
         self.separation: list[Tensor] = []
+        self.most_seen, self.widest = 0, ""  # keys that a row sees at most, and the layer where one does
         self._found: list[Tensor] = []  # (3, tops, heads, rows): share, closed, boundary
         self._theorem: list[Tensor] = []  # (2 + 4, tops, heads, bounded rows): share, closed, then BOUNDS
 
     def add(self, layer: Layer) -> None:
         """Measure one layer."""
+        if (most := int(layer.seen.max())) > self.most_seen:
+            self.most_seen, self.widest = most, layer.name
         x = unit(layer.x)
         separation = smallest_separation(x)
         found, bounds = [], []

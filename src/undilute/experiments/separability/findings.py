@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from undilute.experiments.result import Chart, Comparison, Row, Series
+from undilute.experiments.result import Chart, Comparison, Row, Series, Verdict
 from undilute.experiments.separability.balls import QUARTILES, ROUNDING
 from undilute.experiments.separability.controls import CONTROLS, DRAWS
 
@@ -15,15 +15,16 @@ FROM_TOP = 16
 CEILING = 0.80
 
 
-def sentences(lines: Sequence[Row], controls: Sequence[Row], heads: int, x: str) -> list[str]:
-    """What came out, for so many heads and vectors ``x``."""
+def sentences(lines: Sequence[Row], controls: Sequence[Row], heads: int, x: str, scope: str) -> list[str]:
+    """What came out, for so many heads and vectors ``x`` of the model and text that ``scope`` names."""
     known = [line for line in lines if line["median"] is not None]
     told = ", ".join(f"{_number(line, 'median'):.2f} (N = {line['N']})" for line in known)
     return [
-        f"The median head of {heads} separates {told} of its N heaviest tokens.",
+        f"{scope}: the median head of {heads} separates {told} of its N heaviest tokens.",
         *_control_findings(controls),
         *_bound_findings(lines),
         _ball_finding(known),
+        *_window_findings(lines, heads),
         f"Vectors are the tokens' {x} at unit length. A row counts for N only if it sees more than N "
         "tokens; N = 1 gives 1 whatever the vectors, since s is then the token itself.",
     ]
@@ -46,16 +47,28 @@ def _control_findings(controls: Sequence[Row]) -> list[str]:
 
 
 def _bound_findings(lines: Sequence[Row]) -> list[str]:
+    """How often a bound is missed; without N = 1, where the share is 1 by definition, and none without another N."""
+    lines = _more_than_one(lines)
+    if not _total(lines, "cases"):
+        return []
     cases, over, below = (_total(lines, name) for name in ("cases", "above_printed_upper", "below_certain"))
     pairs, outside = _total(lines, "heads"), _total(lines, "heads_outside_corrected")
     return [
-        f"The printed upper bound is below the measured share in {over:,} of {cases:,} cases (a head, a row, an N). It "
-        "stays above 0.93 wherever r ≤ ξ, because ξ ≤ 1, so it cannot explain a plateau near 0.8.",
+        f"The printed upper bound is below the measured share in {over:,} of {cases:,} cases (a head, a row, an N ≥ 2; "
+        "N = 1 is left out of these counts, since the share is then 1 by definition). It stays above 0.93 wherever "
+        "r ≤ ξ, because ξ ≤ 1, so it cannot explain a plateau near 0.8.",
         f"The certain share #{{ξ ≤ r}}/N, proved whatever the vectors, is undercut in {below:,} of {cases:,} cases.",
-        f"The corrected bounds on the expectation miss the mean of {outside:,} of {pairs:,} pairs of a head and an N. "
-        "They are proved for independent uniform vectors and a radius fixed beforehand; here the vectors are a model's "
-        "and the radius comes from them.",
+        f"The corrected bounds on the expectation miss the mean of {outside:,} of {pairs:,} pairs of a head and an "
+        "N ≥ 2. They are proved for independent uniform vectors and a radius fixed beforehand; here the vectors are a "
+        "model's and the radius comes from them.",
     ]
+
+
+def _window_findings(lines: Sequence[Row], heads: int) -> list[str]:
+    fewer = [f"{line['heads']} at N = {line['N']}" for line in lines if _number(line, "heads") < heads]
+    if not fewer:
+        return []
+    return [f"Heads that see only a sliding window count for smaller N alone: of {heads} heads, {', '.join(fewer)}."]
 
 
 def _ball_finding(known: Sequence[Row]) -> str:
@@ -83,32 +96,39 @@ def comparisons(lines: Sequence[Row], controls: Sequence[Row]) -> list[Compariso
 
 
 def _plateau(known: Sequence[Row]) -> list[Comparison]:
+    """Two N tell a decline or a plateau at the least; N = 1 tells nothing, since the share is then 1 by definition."""
+    known = _more_than_one(known)
     early = [_number(line, "median") for line in known if _number(line, "N") <= FROM_TOP]
     late = [_number(line, "median") for line in known if _number(line, "N") >= FROM_TOP]
     if not late:
         return []
-    falls = all(after <= before for before, after in pairwise(early))
+    falls = all(after <= before for before, after in pairwise(early)) and early[-1:] < early[:1]
     flat = all(SATURATES[0] <= each <= SATURATES[1] for each in late)
+    decline = "declines" if falls else "does not decline" if len(early) >= 2 else "too few N to tell a decline"
+    verdict: Verdict = "agrees" if len(early) >= 2 and len(late) >= 2 else "other set-up"
+    if not flat or (len(early) >= 2 and not falls):
+        verdict = "differs"
     return [
         Comparison(
             "N_s/N of the median head over N",
             "declines up to N ≈ 16, then saturates between 0.7 and 0.85",
-            f"{'declines' if falls else 'does not fall'} to N = {FROM_TOP}, then {min(late):.2f} to {max(late):.2f}",
-            "agrees" if falls and flat else "differs",
+            f"{decline} up to N = {FROM_TOP}, then {min(late):.2f} to {max(late):.2f}",
+            verdict,
             low=min(late),
             high=max(late),
-            note="Medians over heads of the means over rows.",
+            note="Medians over heads of the means over rows, from N = 2 on. A decline: no N above the one before, and "
+            f"the last below the first; told by two N up to {FROM_TOP}, as saturation by two from {FROM_TOP} on.",
         )
     ]
 
 
 def _upper_bound(known: Sequence[Row]) -> list[Comparison]:
-    gaps = [_number(line, "highest") - _number(line, "bound_printed_upper") for line in known]
+    gaps = [_number(line, "highest") - _number(line, "bound_printed_upper") for line in _more_than_one(known)]
     if not gaps:
         return []
     return [
         Comparison(
-            "highest head beside the printed upper bound",
+            "highest head beside the printed upper bound, N ≥ 2",
             "the bound tracks the empirical maxima closely",
             f"highest head minus bound: {min(gaps):+.3f} to {max(gaps):+.3f} over N",
             "agrees" if min(gaps) >= -0.05 and max(gaps) <= ROUNDING else "differs",
@@ -126,6 +146,10 @@ def _high_controls(controls: Sequence[Row]) -> list[Row]:
         if ideal and _number(line, "N") >= 2 and _number(line, "mean") > SATURATES[1]:
             best[str(line["control"])] = line
     return list(best.values())
+
+
+def _more_than_one(lines: Sequence[Row]) -> list[Row]:
+    return [line for line in lines if _number(line, "N") >= 2]
 
 
 def _named(controls: Sequence[Row], start: str) -> list[Row]:

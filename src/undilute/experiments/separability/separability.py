@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import SELECTED_FROM, Layer, each_layer, evenly, layer_count, loaded
+from undilute.experiments.attended import Layer, each_layer, evenly, layer_count, loaded, scope, selected_from
 from undilute.experiments.experiment import Experiment, Progress, option, quiet
 from undilute.experiments.result import Result
 from undilute.experiments.separability import findings
@@ -60,12 +60,18 @@ class Separability(Experiment):
             measured.add(layer)
             progress(0.9 * min(1.0, (layer.index + 1) / layers), f"layer {layer.index + 1}")
 
-        each_layer(model, ids, use, x=self.x, rows=rows)  # type: ignore[arg-type]
+        each_layer(model, ids, use, x=selected_from(self.x), rows=rows)
+        lines = measured.lines()
+        if all(line["median"] is None for line in lines):
+            raise InvalidValue(
+                f"--tops = {self.tops}: no token sees more than the {measured.most_seen:,} keys of a sliding window "
+                f"in {measured.widest}; at least one must be below {measured.most_seen:,}, or nothing is left out."
+            )
         progress(0.9, "controls")
         controls = control_shares(len(ids), tops, self.seed)
-        lines = measured.lines()
+        where = scope(self.model, self.text, self.length)
         return self.result(
-            findings.sentences(lines, controls, len(measured.names), self.x),
+            findings.sentences(lines, controls, len(measured.names), self.x, where),
             findings.comparisons(lines, controls),
             {"by_top": lines, "controls": controls, "heads": measured.head_lines()},
             findings.charts(lines, controls),
@@ -73,12 +79,11 @@ class Separability(Experiment):
 
     def _checked(self) -> list[int]:
         """The N's in order, after every option has been looked at."""
-        if self.x not in SELECTED_FROM:
-            raise InvalidValue(f"x = {self.x!r}: must be one of {', '.join(SELECTED_FROM)}.")
-        tops = sorted({count("tops", top) for top in self.tops})
-        if not tops or tops[-1] >= count("length", self.length):
+        selected_from(self.x)
+        tops = sorted({count("--tops", top) for top in self.tops})
+        if not tops or tops[-1] >= count("--length", self.length):
             raise InvalidValue(
-                f"tops = {self.tops}: must be numbers of selected tokens below the length, {self.length:,}, or "
+                f"--tops = {self.tops}: must be numbers of selected tokens below --length = {self.length:,}, or "
                 "nothing is left out."
             )
         return tops
