@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.test_cli import undilute
-from undilute.experiments.experiment import every
+from undilute import cli_reproduce
+from undilute.experiments.experiment import every, named
 from undilute.experiments.max_retrieval import MaxRetrieval
+from undilute.experiments.result import Result
+from undilute.report import experiment_files
 
 
 def test_the_list_has_every_experiment() -> None:
@@ -52,7 +55,23 @@ def test_resume_skips_what_is_done_and_nothing_else(tmp_path: Path) -> None:
     assert "done before" in again.stdout
     assert results.stat().st_mtime_ns == before
     assert undilute(*arguments, "--seeds", "4", "--resume").returncode == 0
-    assert json.loads(results.read_text())["settings"]["seeds"] == 4
+    kept = json.loads(results.read_text())
+    assert kept["settings"]["seeds"] == 4
+    kept["made"]["undilute"] = "0.0.1"  # an older version may have found something else
+    results.write_text(json.dumps(kept))
+    assert undilute(*arguments, "--seeds", "4", "--resume").returncode == 0
+    assert json.loads(results.read_text())["made"]["undilute"] != "0.0.1"
+
+
+def test_a_text_that_was_changed_is_read_again(tmp_path: Path) -> None:
+    text, folder = tmp_path / "text.txt", tmp_path / "gradient"
+    text.write_text("one two three")
+    experiment = named("gradient")(text=(str(text),))
+    result = Result("gradient", experiment.settings(), ["It holds."], [], {}, [])
+    experiment_files.save(result, folder)
+    assert cli_reproduce._is_done(experiment, folder)
+    os.utime(text, (2**31, 2**31))
+    assert not cli_reproduce._is_done(experiment, folder)
 
 
 TINY = ("--rules", "softmax,ssmax", "--schedules", "constant", "--set-sizes", "5-16", "--steps", "5", "--workers", "1")
@@ -144,6 +163,8 @@ def test_experiments_are_imported_only_when_they_are_asked_for() -> None:
         (("max-retrieval", "--set-sizes", "7"), "--set-sizes = '7': must be of 16, 5-16."),
         (("max-retrieval", "--schedules", "linear"), "--schedules = 'linear': must be of constant, cosine."),
         (("max-retrieval", "--workers", "-1"), "--workers = -1"),
+        (("max-retrieval", "--seed", "-1"), "--seed = -1"),
+        (("max-retrieval", "--checkpoint-seconds", "nan"), "--checkpoint-seconds = nan: must be a number"),
         (("distance", "--text", "no-such-file.txt"), "no-such-file.txt"),
     ],
 )
@@ -161,6 +182,10 @@ def test_a_report_needs_results(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "no results in" in result.stderr
     assert "reproduce all --quick" in result.stderr
+    assert undilute("reproduce", "temperature", "--quick", "--output", str(tmp_path / "quick")).returncode == 0
+    result = undilute("reproduce", "report", "--output", str(tmp_path))
+    assert result.returncode == 2
+    assert "give --quick for those of quick runs" in result.stderr
 
 
 def test_options_win_over_quick() -> None:

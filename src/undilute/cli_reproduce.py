@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from undilute.errors import InvalidValue, MissingExtra, UndiluteError
 from undilute.experiments.experiment import Experiment, every
-from undilute.experiments.result import Result
+from undilute.experiments.result import Result, versions
 
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
@@ -74,7 +74,8 @@ def reproduce_all(output: Output = None, quick: Quick = False, resume: Resume = 
         except UndiluteError as error:  # the others can still be run
             failed.append(id)
             console.print(f"{id} could not be run: {error}", markup=False, highlight=False)
-    _report(output)
+    if len(failed) < len(every()):
+        _report(output)
     if failed:
         raise InvalidValue(f"{len(failed)} of {len(every())} experiments could not be run: {', '.join(failed)}.")
 
@@ -95,7 +96,10 @@ def _report(output: Path) -> None:
 
     results = experiment_files.gathered(output)
     if not results:
-        raise InvalidValue(f"no results in {str(output)!r}: run `undilute reproduce all --quick` first.")
+        quick = any(output.glob(f"{QUICK}/*/{experiment_files.RESULTS}"))
+        first = "run `undilute reproduce all --quick` and give --quick, or choose another --output"
+        hint = "give --quick for those of quick runs" if quick else first
+        raise InvalidValue(f"no results in {str(output)!r}: {hint}.")
     comparisons = [each for result in results for each in result.comparisons]
     console.print(experiment_text.outcome(comparisons), markup=False, highlight=False)
     _wrote(files.write(output / "index.html", experiment_page.page(results)))
@@ -132,9 +136,14 @@ def _is_done(experiment: Experiment, folder: Path) -> bool:
     from undilute.report import experiment_files
 
     try:
-        return dict(experiment_files.load(folder).settings) == experiment.settings()
+        before = experiment_files.load(folder)
     except InvalidValue:  # nothing there, or nothing that can be read
         return False
+    written = (folder / experiment_files.RESULTS).stat().st_mtime
+    texts = [Path(path).expanduser() for path in before.settings.get("text", ())]
+    changed = any(path.exists() and path.stat().st_mtime > written for path in texts)
+    same_code = all(before.made.get(name) == version for name, version in versions().items())
+    return dict(before.settings) == experiment.settings() and same_code and not changed
 
 
 def _with_progress(experiment: Experiment) -> Result:
@@ -186,7 +195,7 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
 def _split(field: Field[Any], text: str, hint: Any) -> tuple[Any, ...]:
     kind: type = get_args(hint)[0]
     try:
-        return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
     except ValueError:
         name = field.name.replace("_", "-")
         wanted: Mapping[type, str] = {int: "whole numbers", float: "numbers"}

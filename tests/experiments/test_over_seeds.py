@@ -26,3 +26,4 @@ def test_the_paired_test_is_students() -> None:
     assert paired_p_value(a, b) == pytest.approx(2 * stats.t.sf(abs(t), 3))
     assert paired_p_value([1.0], [2.0]) is None
     assert paired_p_value([1.0, 2.0], [1.0, 2.0]) is None
+    assert paired_p_value([1.5, 2.5], [1.0, 2.0]) == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,24 @@ def test_a_run_that_stops_anywhere_goes_on_to_the_same_numbers(run: Run, tmp_pat
     resumed = carry_out(Job(run, tmp_path), ignore)
     assert figures(resumed) == figures(whole)
     assert [path.name for path in tmp_path.iterdir()] == [f"{run.stem}.json"]
+
+
+def test_tests_that_were_done_are_not_done_again(tmp_path: Path) -> None:
+    """A kill while a run is tested costs no more than one in its training."""
+    many = replace(SETS, sizes=(16, 32, 64, 128, 256, 512))
+    with pytest.raises(Stop):
+        carry_out(Job(many, tmp_path, every_seconds=0.0), stopping(0.97))  # after the fifth size, which is kept
+    told: list[float] = []
+    carry_out(Job(many, tmp_path), told.append)
+    assert len(told) == 1
+
+
+def test_what_other_code_found_is_found_again(tmp_path: Path) -> None:
+    job = Job(SETS, tmp_path)
+    first = carry_out(job, ignore)
+    kept = tmp_path / f"{SETS.stem}.json"
+    kept.write_text(json.dumps({**first, "versions": {"undilute": "0.0.1"}, "tests": []}))
+    assert figures(carry_out(job, ignore)) == figures(first)
 
 
 def test_what_was_found_is_read_and_not_found_again(tmp_path: Path) -> None:

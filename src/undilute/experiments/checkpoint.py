@@ -46,7 +46,7 @@ class Checkpoint:
             raise InvalidValue(
                 f"cannot read the checkpoint {str(self.path)!r} ({error}): delete it, or run without --resume."
             ) from None
-        self._before = float(state.pop("seconds", 0.0))
+        self._before, self._began = float(state.pop("seconds", 0.0)), time.monotonic()
         return state
 
     def spent(self) -> float:

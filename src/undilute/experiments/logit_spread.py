@@ -141,9 +141,10 @@ class Spreads:
         kept = (keys >= self.fewest).all(0)
         if not kept.any():
             most = int(keys.amax(-1).min())
+            because = f"it reads {most} tokens" if most >= self.length else f"a sliding window in {layer.name}"
             raise InvalidValue(
-                f"--fewest = {self.fewest}: a token of {self.model} sees at most {most} keys in {layer.name}, a "
-                f"sliding window; --fewest must be at most {most}."
+                f"--fewest = {self.fewest}: a token of {self.model} sees at most {most} keys ({because}); --fewest "
+                f"must be at most {most}."
             )
         self._layers.append((keys[:, kept], spread[:, kept], layer.weights.amax(-1).double()[:, kept]))
 

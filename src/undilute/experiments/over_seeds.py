@@ -33,8 +33,10 @@ def percents(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Two-sided paired t-test; None where there is nothing to test: one pair, or no difference at all."""
     differences = [x - y for x, y in zip(a, b, strict=True)]
-    if len(differences) < 2 or statistics.pstdev(differences) == 0:
+    if len(differences) < 2 or not any(differences):
         return None
+    if len(set(differences)) == 1:
+        return 0.0  # always the same difference, which SciPy warns about
     from scipy import stats
 
     return float(stats.ttest_rel(a, b).pvalue)

@@ -128,13 +128,17 @@ class Result:
     command: str = ""
 
 
-def made_now() -> dict[str, str]:
-    """Versions, machine and date: what a figure depends on besides its settings."""
+def versions() -> dict[str, str]:
+    """Of the code that makes the figures: with others, nothing that was found before is taken over."""
     from undilute import __version__
 
+    return {"undilute": __version__, "torch": str(torch.__version__)}
+
+
+def made_now() -> dict[str, str]:
+    """Versions, machine and date: what a figure depends on besides its settings."""
     return {
-        "undilute": __version__,
-        "torch": str(torch.__version__),
+        **versions(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": str(torch.get_num_threads()),

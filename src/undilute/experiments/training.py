@@ -20,13 +20,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from undilute.experiments.checkpoint import Checkpoint
 from undilute.experiments.experiment import Progress
+from undilute.experiments.result import versions
 from undilute.experiments.workers import Report, run_all
 from undilute.report import files
 
@@ -34,6 +35,8 @@ EVERY = 20  # steps between reports
 FORGETS = 0.01  # of the running mean of the loss, in a step
 Part = nn.Module | torch.optim.Optimizer | torch.Generator
 Parts = Mapping[str, Part]
+Unit = TypeVar("Unit")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -83,14 +86,15 @@ class Job:
 
 
 def carry_out(job: Job, report: Report) -> dict[str, Any]:
-    """What the run finds, or found before; with "run", its fields, and "seconds", the time that it took in all."""
+    """What the run finds, or found before with the same versions; with "run", its fields, and "seconds" in all."""
     outcome = job.file(".json")
     if outcome is not None and outcome.exists():
         known: dict[str, Any] = json.loads(outcome.read_text())
-        if known["run"] == job.run.plain:
+        if known["run"] == job.run.plain and known["versions"] == versions():
             return known
     checkpoint = Checkpoint(job.file(".pt"), job.every_seconds)
-    found = {"run": job.run.plain, **job.run.found(checkpoint, report), "seconds": checkpoint.spent()}
+    found = {"run": job.run.plain, "versions": versions(), **job.run.found(checkpoint, report)}
+    found["seconds"] = checkpoint.spent()
     if outcome is not None:
         files.write(outcome, json.dumps(found, indent=1))
         checkpoint.remove()
@@ -140,8 +144,8 @@ def train(
     a running mean of the loss at the end, of the shape that ``step`` returns
     """
     done, recent = 0, torch.zeros(())
-    state = checkpoint.load()
-    if state is not None and state["run"] == run.plain:
+    state = _state_of(run, checkpoint)
+    if state:
         for name, part in parts.items():
             _restore(part, state[name])
         done, recent = state["step"], state["recent"]
@@ -151,10 +155,37 @@ def train(
         done += 1
         if checkpoint.due() or done == steps:
             kept = {name: _state(part) for name, part in parts.items()}
-            checkpoint.save({"run": run.plain, "step": done, "recent": recent, **kept})
+            checkpoint.save({"run": run.plain, "versions": versions(), "step": done, "recent": recent, **kept})
         if done % EVERY == 0:
             report(done / steps)
     return recent
+
+
+def one_by_one(
+    run: Run, units: Sequence[Unit], test: Callable[[Unit], Found], checkpoint: Checkpoint, report: Report
+) -> list[Found]:
+    """``[test(unit) for unit in units]`` after the training, but for what ``checkpoint`` has seen.
+
+    Parameters
+    ----------
+    run, checkpoint, report : as for :func:`train`
+    units : what to test, one after the other
+    test : one of them, whatever was tested before it: plain figures
+    """
+    state = _state_of(run, checkpoint)
+    found: list[Found] = state.get("tests", [])
+    for number in range(len(found), len(units)):
+        found.append(test(units[number]))
+        if checkpoint.due():
+            checkpoint.save({**state, "tests": found})
+        report((number + 1) / len(units))
+    return found
+
+
+def _state_of(run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What was kept of this very run; nothing of another, or of other code."""
+    state = checkpoint.load() or {}
+    return state if (state.get("run"), state.get("versions")) == (run.plain, versions()) else {}
 
 
 def _state(part: Part) -> Any:

@@ -14,9 +14,9 @@ PREFACE = """# Reproduction: every table and figure, beside what was printed
 
 Made by `make docs` from the results in `docs/results`; each names the command that made it. Claims of the papers are
 tested on SmolLM2-135M and the text that CPython ships, where the papers have GPT-2 and *War and Peace*: *agrees* and
-*differs* are about the claim or formula, not about their run. *Other set-up* is a printed value of another model or a
-longer training, which ours cannot be held against. `undilute reproduce` lists the experiments;
-`undilute reproduce <id>` runs one and writes its page.
+*differs* are about the claim or formula, not about their run. *Other set-up* means that our run
+cannot decide: another model, text or length of training, or too little data; the note says which.
+`undilute reproduce` lists the experiments; `undilute reproduce <id>` runs one and writes its page.
 """
 
 

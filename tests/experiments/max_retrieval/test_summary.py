@@ -47,7 +47,7 @@ def test_runs_like_the_printed_table_agree_with_it() -> None:
     assert {each.verdict for each in accuracies} == {"agrees"}
     assert sum("secondary copy" in each.note for each in accuracies) == 2 * len(SECONDARY)
     assert all(each.note.startswith("+0.0 points.") for each in accuracies)
-    assert "within 4 points of the printed table in 12 of 12 cases;" in findings.sentences(outcomes, experiment())[0]
+    assert "within 4 points of the printed table in 18 of 18 cases;" in findings.sentences(outcomes, experiment())[0]
 
 
 def test_seeds_that_were_known_when_the_set_up_was_chosen_are_left_out_of_its_check() -> None:
@@ -61,7 +61,7 @@ def test_seeds_that_were_known_when_the_set_up_was_chosen_are_left_out_of_its_ch
     seen = [outcome("softmax", "constant", seed, as_printed) for seed in range(5)]
     assert "all but 0 to 4" not in said(*seen)
     after = said(*seen, outcome("softmax", "constant", 5, off))
-    assert "(all but 0 to 4), 11 of 12 cases are within 4 points, the largest difference being -5.0." in after
+    assert "(all but 0 to 4), 17 of 18 cases are within 4 points, the largest difference being -5.0." in after
 
 
 def test_a_size_that_is_off_is_named() -> None:
@@ -72,7 +72,7 @@ def test_a_size_that_is_off_is_named() -> None:
     differing = [each for each in findings.comparisons(outcomes, experiment()) if each.verdict == "differs"]
     assert next(each.what for each in differing) == "accuracy at 1,024 items, %: adaptive, trained on 16"
     said = findings.sentences(outcomes, experiment())[0]
-    assert "in 11 of 12 cases, all but adaptive at 1,024; the largest difference is -5.0" in said
+    assert "in 17 of 18 cases, all but adaptive at 1,024; the largest difference is -5.0" in said
 
 
 def test_a_short_training_does_not_contradict_the_print() -> None:
@@ -97,7 +97,9 @@ def test_claims_about_the_gain_follow_the_paired_test() -> None:
     assert [claim.verdict for claim in claims] == ["agrees", "agrees"]
     level = Outcomes([outcome("softmax", "constant", seed, as_printed) for seed in range(5)])
     claims = findings.comparisons(level, experiment())[-2:]
-    assert [claim.verdict for claim in claims] == ["differs", "differs"]  # no spread, so no test; and largest at 1,024
+    assert [claim.verdict for claim in claims] == ["agrees", "differs"]  # always the same gain; and largest at 1,024
+    none = Outcomes([outcome("softmax", "constant", seed, lambda name, items: 50.0) for seed in range(5)])
+    assert findings.comparisons(none, experiment())[-2].verdict == "differs"
 
 
 def test_decay_is_said_to_matter_only_where_it_does() -> None:

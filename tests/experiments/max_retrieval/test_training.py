@@ -17,6 +17,7 @@ import torch
 from undilute.experiments.checkpoint import Checkpoint
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval import MaxRetrieval
+from undilute.experiments.max_retrieval.network import Network
 from undilute.experiments.max_retrieval.training import Run, evaluate, train
 from undilute.experiments.training import Job, carry_out
 from undilute.experiments.workers import ignore
@@ -27,13 +28,13 @@ RUN = Run("softmax", "5-16", "constant", (0, 1), 300, True, (16, 64), 64, 2**20)
 def test_training_learns() -> None:
     untrained, _ = train(replace(RUN, steps=1), Checkpoint(None), ignore)
     network, losses = train(RUN, Checkpoint(None), ignore)
-    before, after = ([test["accuracy"] for test in evaluate(each, RUN)][:2] for each in (untrained, network))
+    before, after = ([test["accuracy"] for test in evaluate(each, RUN, 16)][:2] for each in (untrained, network))
     assert max(before) < 40
     assert min(after) > 75
     assert max(losses) < 1.0
 
 
-def test_every_rule_is_tested_on_the_same_sets_and_with_the_argmax() -> None:
+def test_every_rule_is_tested_with_the_argmax_beside_it() -> None:
     runs = [carry_out(Job(replace(RUN, rule=rule, steps=2)), ignore) for rule in ("softmax", "ssmax")]
     names = [
         [test["evaluated_with"] for test in run["tests"] if (test["items"], test["seed"]) == (16, 0)] for run in runs
@@ -44,10 +45,22 @@ def test_every_rule_is_tested_on_the_same_sets_and_with_the_argmax() -> None:
         assert all(test["top_weight"] == 1 and test["entropy"] == 0 for test in argmax)
 
 
+def test_every_rule_is_tested_on_the_same_sets() -> None:
+    """Before any training the argmax is the same whatever the rule, so on other sets it would have other figures."""
+    found = []
+    for name in ("softmax", "sparsemax"):
+        run = replace(RUN, rule=name)
+        lines = evaluate(Network(name, run.seeds, run.scaled), run, 64)
+        found.append([line for line in lines if line["evaluated_with"] == ARGMAX])
+    assert found[0] == found[1]
+    assert len({line["spread"] for line in found[0]}) == len(RUN.seeds)  # and other sets and weights for every seed
+
+
 def test_few_sets_where_sets_are_large() -> None:
     network, _ = train(replace(RUN, steps=1), Checkpoint(None), ignore)
-    counts = [test["sets"] for test in evaluate(network, replace(RUN, sizes=(16, 512), test_items=4096))]
-    assert counts == [64] * 6 + [8] * 6
+    run = replace(RUN, test_items=4096)
+    counts = [[test["sets"] for test in evaluate(network, run, items)] for items in (16, 512, 2**13)]
+    assert counts == [[64] * 6, [8] * 6, [1] * 6]
 
 
 def test_the_cosine_ends_where_it_should() -> None:
@@ -61,8 +74,6 @@ def test_the_cosine_ends_where_it_should() -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from typing import Any
-from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval import MaxRetrieval
 if __name__ == "__main__":
     options = dict(rules=("softmax", "ssmax"), schedules=("constant",), set_sizes=("16",), sizes=(16, 64), sets=64)

@@ -6,7 +6,7 @@ The claim “≈ 0.06 L” is one about every L, so it is judged over all of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from undilute.experiments.attended import scope
 from undilute.experiments.critical_n.found import Found
@@ -115,18 +115,23 @@ def _fewer_heads(found: Found, subsets: int) -> list[str]:
     for line in found.fewer:
         if line["L"] == longest and line["expectation"] != "main":
             label = EXPECTATIONS[line["expectation"]]
-            where = (
-                f"{line['median N / L']:.2g} L (from {line['lowest N / L']:.2g} to {line['highest N / L']:.2g} L)"
-                if line["reached"]
-                else "none"
-            )
-            said.append(f"{line['heads']} heads, {label}: {where}")
+            said.append(f"{line['heads']} heads, {label}: {_drawn(line)}")
     if not said:
         return []
     return [
         "The published test depends on how many heads are tested, since with fewer it lets larger differences "
         f"pass. Median critical N of {subsets} random subsets at L = {longest:,}: {'; '.join(said)}."
     ]
+
+
+def _drawn(line: Mapping[str, Any]) -> str:
+    """The median over subsets, where those that reach no critical N count as larger than all others."""
+    if not line["reached"]:
+        return "none"
+    middle = "none" if line["median N / L"] is None else f"{line['median N / L']:.2g} L"
+    missed = line["subsets"] - line["reached"]
+    between = f"from {line['lowest N / L']:.2g} to {line['highest N / L']:.2g} L"
+    return f"{middle} ({between}{f', in {missed} none' if missed else ''})"
 
 
 def comparisons(found: Found) -> list[Comparison]:

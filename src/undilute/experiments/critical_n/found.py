@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -66,13 +68,14 @@ class Found:
         drawn = [generator.permutation(self.heads)[:size] for _ in range(subsets)]
         found = [published_n(self.curves[length], name, LEVELS[0], each).top for each in drawn]
         reached = sorted(top for top in found if top is not None)
+        middle = statistics.median(math.inf if top is None else top for top in found)
         return {
             "expectation": name,
             "L": length,
             "heads": size,
             "subsets": len(found),
             "reached": len(reached),
-            "median N / L": reached[len(reached) // 2] / length if reached else None,
+            "median N / L": middle / length if math.isfinite(middle) else None,
             "lowest N / L": reached[0] / length if reached else None,
             "highest N / L": reached[-1] / length if reached else None,
         }

@@ -39,6 +39,11 @@ def lengths(longest: int) -> list[int]:
     return [2**k for k in range(SHORTEST.bit_length() - 1, longest.bit_length()) if 2**k <= longest]
 
 
+Unit = tuple[str, str, int]  # task, evaluated with, length
+Lines = tuple[dict[str, Any], dict[str, Any]]  # accuracy, attention
+OneByOne = Callable[[Sequence[Unit], Callable[[Unit], Lines]], list[Lines]]
+
+
 @torch.no_grad()
 def evaluate(
     model: Transformer,
@@ -47,7 +52,7 @@ def evaluate(
     train_length: int,
     asked: int,
     seed: int,
-    report: Callable[[float], None] | None = None,
+    one_by_one: OneByOne = lambda units, test: [test(unit) for unit in units],
 ) -> dict[str, list[dict[str, Any]]]:
     """Accuracy and attention at every length.
 
@@ -58,28 +63,27 @@ def evaluate(
     train_length : where the head that fetches is looked for
     asked : answers per length, at least, in at least 16 sequences
     seed : of the test sequences
-    report : is told the share that is done, after every length
+    one_by_one : tests every unit, as ``[test(unit) for unit in units]`` would
 
     Returns
     -------
     "accuracy": a line per task, rule and length, in %, with its standard error over sequences; "attention": the same
     for the head that fetches the answers
     """
-    found: dict[str, list[dict[str, Any]]] = {"accuracy": [], "attention": []}
-    done, whole = 0, len(tasks) * len(evaluated_with(rule)) * sum(lengths(model.longest))  # time follows length roughly
-    for task in tasks:
-        layer, head = fetching_head(model, task, train_length, seed)
-        for name in evaluated_with(rule):
-            for length in lengths(model.longest):
-                with _ruled_by(model, name if name != rule else ""):
-                    accuracy, attention = _test(model, task, length, asked, seed, layer, head)
-                key = {"task": task, "evaluated_with": name, "length": length}
-                found["accuracy"].append({**key, **accuracy, "chance": 100 * chance(task, length)})
-                found["attention"].append({**key, "layer": layer, "head": head, **attention})
-                done += length
-                if report is not None:
-                    report(done / whole)
-    return found
+    heads = {task: fetching_head(model, task, train_length, seed) for task in tasks}
+
+    def test(unit: Unit) -> Lines:
+        task, name, length = unit
+        layer, head = heads[task]
+        with _ruled_by(model, name if name != rule else ""):
+            accuracy, attention = _test(model, task, length, asked, seed, layer, head)
+        key = {"task": task, "evaluated_with": name, "length": length}
+        chances = {"chance": 100 * chance(task, length)}
+        return {**key, **accuracy, **chances}, {**key, "layer": layer, "head": head, **attention}
+
+    units = [(task, name, n) for task in tasks for name in evaluated_with(rule) for n in lengths(model.longest)]
+    found = one_by_one(units, test)
+    return {"accuracy": [accuracy for accuracy, _ in found], "attention": [attention for _, attention in found]}
 
 
 def fetching_head(model: Transformer, task: str, length: int, seed: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ gives the same numbers as one that was not.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 
 from undilute.experiments import training
 from undilute.experiments.checkpoint import Checkpoint
-from undilute.experiments.length_generalisation.evaluation import evaluate
+from undilute.experiments.length_generalisation.evaluation import Lines, Unit, evaluate
 from undilute.experiments.length_generalisation.tasks import TASKS, string_length
 from undilute.experiments.length_generalisation.transformer import Transformer
 from undilute.experiments.workers import Report
@@ -94,13 +95,18 @@ class Run(training.Run):
     def found(self, checkpoint: Checkpoint, report: Report) -> dict[str, Any]:
         """{"loss": …, "parameters": …, "learned": …, "accuracy": [a line per task, rule and length], "attention": …}"""
         model, loss = train(self, checkpoint, training.part_of(report, 0.0, 0.5))
-        tested = (self.tasks, self.train_length, self.asked, self.seed)
+        asked = (self.tasks, self.train_length, self.asked, self.seed)
+        report = training.part_of(report, 0.5, 1.0)
+
+        def one_by_one(units: Sequence[Unit], test: Callable[[Unit], Lines]) -> list[Lines]:
+            return training.one_by_one(self, units, test, checkpoint, report)
+
         return {
             "loss": loss,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "trained_parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
             "learned": learned_scales(model),
-            **evaluate(model, self.rule, *tested, training.part_of(report, 0.5, 1.0)),
+            **evaluate(model, self.rule, *asked, one_by_one),
         }
 
 

@@ -11,8 +11,9 @@ against each other. So there is a choice of how positions enter.
     random        the same, at positions drawn in order from [0, longest) for every batch (arXiv:2305.16843)
 
 Two choices make a training of minutes possible, and are the same for every rule. Symbols mean nothing, so their
-embeddings stay as they were drawn: what is learned about one then holds for all. And the heads of rotary layers begin
-by looking 0, 1, 2, … tokens back, as in arXiv:2103.10697, through the biases of queries and keys; they may change.
+embeddings stay as they were drawn: what is learned about one then holds for all. And the heads of every other layer
+begin by looking 0, 1, 2, … tokens back, as in arXiv:2103.10697, through the biases of queries and keys, which may
+change.
 """
 
 from __future__ import annotations

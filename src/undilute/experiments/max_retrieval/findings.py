@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from undilute.experiments.evaluated import ARGMAX
-from undilute.experiments.max_retrieval.published import PRINTED, SECONDARY, TABLE
+from undilute.experiments.max_retrieval.published import PRINTED, SECONDARY
 from undilute.experiments.max_retrieval.summary import Group, Outcomes
 from undilute.experiments.over_seeds import interval, percents
 from undilute.experiments.result import Chart, Comparison, Row, Series, compared
@@ -21,6 +21,7 @@ PUBLISHED_STEPS = 100_000
 ENOUGH_STEPS = 20_000  # with fewer, the figures say nothing about the printed ones
 ENOUGH_SEEDS = 5  # for a paired test
 SIGNIFICANT = 0.05
+SET_SIZE = "16"  # of the set-up that was settled on
 SEEN = range(5)  # seeds whose figures were known when the set-up was settled
 
 
@@ -33,7 +34,7 @@ def comparisons(outcomes: Outcomes, experiment: MaxRetrieval) -> list[Comparison
             if group in outcomes.values:
                 made += [_accuracy(outcomes, group, items) for items in outcomes.sizes(group) if items in PRINTED]
     rows = outcomes.paired(experiment.set_sizes[0], "constant")
-    if experiment.seeds >= ENOUGH_SEEDS:
+    if rows and _seeds(outcomes, Group("softmax", experiment.set_sizes[0], "constant", "softmax")) >= ENOUGH_SEEDS:
         made += _p_values(rows) + _claims(rows)
     if experiment.steps < ENOUGH_STEPS:  # says nothing about what was printed, whichever way it comes out
         few = f"{experiment.steps:,} steps of training are too few to tell."
@@ -71,7 +72,7 @@ def _p_values(rows: Sequence[Row]) -> list[Comparison]:
 def _claims(rows: Sequence[Row]) -> list[Comparison]:
     """What the summary says about adaptive temperature, held against the paired test."""
     beyond = [row for row in rows if int(row["items"] or 0) > 16]
-    if not beyond:
+    if len(beyond) < 2:
         return []
     gains = {int(row["items"] or 0): float(row["gain"] or 0.0) for row in beyond}
     sure = [
@@ -117,9 +118,10 @@ def _against_the_table(outcomes: Outcomes, experiment: MaxRetrieval, size: str) 
     far = [f"{name} at {items:,}" for (name, items), gap in away.items() if abs(gap) > WITHIN]
     name, items = max(away, key=lambda key: abs(away[key]))
     few = f" (after {experiment.steps:,} steps, too few to compare)" if experiment.steps < ENOUGH_STEPS else ""
+    unscaled = "" if experiment.scaled else ", but with logits that are not divided by √128,"
     return (
-        f"Trained as published on sets of {size.replace('-', ' to ')} items{few}, softmax and adaptive temperature "
-        f"land within {WITHIN:g} points of the printed table in {len(away) - len(far)} of {len(away)} cases"
+        f"Trained as published{unscaled} on sets of {size.replace('-', ' to ')} items{few}, softmax and adaptive "
+        f"temperature land within {WITHIN:g} points of the printed table in {len(away) - len(far)} of {len(away)} cases"
         f"{f', all but {_listed(far)}' if 0 < len(far) <= 4 else ''}; "
         f"the largest difference is {away[name, items]:+.1f} points ({name}, {items:,} items)."
     )
@@ -132,15 +134,15 @@ def _away(outcomes: Outcomes, size: str, but: Container[int] = ()) -> dict[tuple
         group = Group("softmax", size, "constant", name)
         for items in outcomes.values.get(group, {}):
             accuracies = [value for seed, value in outcomes.by_seed(group, items).items() if seed not in but]
-            if items in TABLE and accuracies:
-                found[name, items] = statistics.fmean(accuracies) - getattr(TABLE[items], name)
+            if items in PRINTED and accuracies:
+                found[name, items] = statistics.fmean(accuracies) - getattr(PRINTED[items], name)
     return found
 
 
 def _choice(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
     """How the set-up was arrived at, and what the seeds say that had no part in it."""
     size = experiment.set_sizes[0]
-    if not _away(outcomes, size) or experiment.steps < ENOUGH_STEPS:
+    if not _away(outcomes, size) or size != SET_SIZE or not experiment.scaled or experiment.steps < ENOUGH_STEPS:
         return ""
     said = (
         "The paper leaves the start of the weights and the size of a training set open: Flax's start and sets of 16 "
@@ -163,18 +165,23 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _decay(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
+    """What the decay of the learning rate does, over the seeds that were trained both ways."""
     size = experiment.set_sizes[0]
     groups = [Group("softmax", size, schedule, "softmax") for schedule in ("constant", "cosine")]
     if any(group not in outcomes.values for group in groups):
         return ""
     items = min(outcomes.sizes(groups[0]), key=lambda n: abs(n - 1024))
-    constant, cosine = (outcomes.mean(group, items) for group in groups)
-    spreading = outcomes.mean(Group("softmax", size, "constant", ARGMAX), items) - constant
+    found = [outcomes.by_seed(group, items) for group in (*groups, replace(groups[0], evaluated_with=ARGMAX))]
+    both = [seed for seed in found[0] if seed in found[1]]
+    if not both:
+        return ""
+    constant, cosine, argmax = (statistics.fmean(each[seed] for seed in both) for each in found)
     text = (
         f"With the learning rate decayed by a cosine instead of constant, softmax goes from {constant:.1f} to "
-        f"{cosine:.1f} % at {items:,} items; the argmax of the constant rate's logits brings {spreading:+.1f} points"
+        f"{cosine:.1f} % at {items:,} items, over the {len(both)} seeds trained both ways; the argmax of the constant "
+        f"rate's logits brings {argmax - constant:+.1f} points"
     )
-    if cosine - constant > max(WITHIN, spreading):
+    if experiment.steps >= ENOUGH_STEPS and cosine - constant > max(WITHIN, argmax - constant):
         text += ": the noise of training at a constant rate, more than dispersion, sets the published figures"
     return text + "."
 

@@ -50,7 +50,7 @@ class MaxRetrieval(Experiment):
 
     id = "max-retrieval"
     source = "arXiv:2410.01104, table of max retrieval"
-    shows = "one head trained on at most 16 items, tested on up to 16,384"
+    shows = "how one head that learned on small sets finds the largest item in far larger ones"
     quick_minutes = 1.5
     full_minutes = 100
     quick: ClassVar[Mapping[str, Any]] = {
@@ -74,7 +74,7 @@ class MaxRetrieval(Experiment):
     scaled: bool = option(True, "Divide the logits by √128.")
     sizes: tuple[int, ...] = option(SIZES, "Items of the test sets.")
     sets: int = option(1024, "Test sets of each size.")
-    test_items: int = option(2**22, "But at most so many items of each size.")
+    test_items: int = option(2**22, "But of large sets only so many that they have this many items.")
     seed: int = option(0, "The first seed.")
     workers: int = option(0, "Processes side by side; 0 for as many as there are cores.", changes_figures=False)
     checkpoint_seconds: float = option(60.0, "How much work of each process a kill may cost.", changes_figures=False)
@@ -92,12 +92,15 @@ class MaxRetrieval(Experiment):
                     raise InvalidValue(f"--{name.replace('_', '-')} = {value!r}: must be of {', '.join(known)}.")
         if not (self.rules and self.schedules and self.set_sizes and self.sizes):
             raise InvalidValue("max-retrieval needs at least one of each: --rules, --schedules, --set-sizes, --sizes.")
-        if self.workers < 0:
-            raise InvalidValue(f"--workers = {self.workers}: must be at least 0, where 0 means one for each core.")
+        for name in ("seed", "workers"):
+            if getattr(self, name) < 0:
+                raise InvalidValue(f"--{name} = {getattr(self, name)}: must be a whole number of at least 0.")
+        if not self.checkpoint_seconds >= 0:
+            raise InvalidValue(f"--checkpoint-seconds = {self.checkpoint_seconds}: must be a number of at least 0.")
 
     def trained(self) -> tuple[str, ...]:
         """The rules that are trained with, by name."""
-        return tuple(registered.names()) if self.rules == ("all",) else self.rules
+        return tuple(registered.names()) if self.rules == ("all",) else tuple(dict.fromkeys(self.rules))
 
     def planned(self) -> list[Run]:
         """Every training, a few seeds at once; the first seeds of everything come first."""

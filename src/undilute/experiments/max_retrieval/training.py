@@ -21,7 +21,7 @@ from undilute.experiments.checkpoint import Checkpoint
 from undilute.experiments.evaluated import ARGMAX, evaluated_with
 from undilute.experiments.max_retrieval.network import Attended, Network
 from undilute.experiments.max_retrieval.task import Sets, draw
-from undilute.experiments.workers import Report, ignore
+from undilute.experiments.workers import Report
 from undilute.measures import entropy
 
 BATCH = 128
@@ -71,10 +71,12 @@ class Run(training.Run):
     def found(self, checkpoint: Checkpoint, report: Report) -> dict[str, Any]:
         """{"training": [a line per seed], "tests": [a line per seed, size and rule]}"""
         network, losses = train(self, checkpoint, training.part_of(report, 0.0, 0.9))
+        report = training.part_of(report, 0.9, 1.0)
+        tests = training.one_by_one(self, self.sizes, lambda items: evaluate(network, self, items), checkpoint, report)
         learned = zip(self.seeds, losses, map(_learned, network.rules), strict=True)
         return {
             "training": [{"seed": seed, "loss": loss, "learned": numbers} for seed, loss, numbers in learned],
-            "tests": list(evaluate(network, self, training.part_of(report, 0.9, 1.0))),
+            "tests": [line for lines in tests for line in lines],
         }
 
 
@@ -106,28 +108,28 @@ def _step(run: Run, step: int, network: Network, optimizer: torch.optim.Optimize
 
 
 @torch.no_grad()
-def evaluate(network: Network, run: Run, report: Report = ignore) -> Iterator[dict[str, Any]]:
-    """Accuracy, entropy and weights on test sets of every size, for every rule on the same logits.
+def evaluate(network: Network, run: Run, items: int) -> list[dict[str, Any]]:
+    """Accuracy, entropy and weights on test sets of one size, for every rule on the same logits.
 
-    Yields
-    ------
-    a line per seed, size and rule: accuracy in %, the means of entropy (nats), of the top weight, of the weight on the
-    item that matters, and of the spread of the logits
+    Returns
+    -------
+    a line per seed and rule: accuracy in %, the means of entropy (nats), of the top weight, of the weight on the item
+    that matters, and of the spread of the logits
     """
-    for number, items in enumerate(run.sizes):
-        nothing = torch.zeros(len(run.seeds), len(MEASURED), dtype=torch.float64)
-        sums = {name: nothing.clone() for name in evaluated_with(run.rule)}
-        count = max(1, min(run.sets, run.test_items // items))
-        for sets in _test_sets(run.seeds, items, count):
-            seen = network.attend(sets.x, sets.query)
-            for name, total in sums.items():
-                rule = None if name == run.rule else rules.get("hard" if name == ARGMAX else name)
-                total += _measured(network, seen, sets, network.weigh(seen, rule))
+    nothing = torch.zeros(len(run.seeds), len(MEASURED), dtype=torch.float64)
+    sums = {name: nothing.clone() for name in evaluated_with(run.rule)}
+    count = max(1, min(run.sets, run.test_items // items))
+    for sets in _test_sets(run.seeds, items, count):
+        seen = network.attend(sets.x, sets.query)
         for name, total in sums.items():
-            for seed, means in zip(run.seeds, (total / count).tolist(), strict=True):
-                of_sets = {"items": items, "evaluated_with": name, "sets": count}
-                yield {"seed": seed, **of_sets, **dict(zip(MEASURED, means, strict=True))}
-        report((number + 1) / len(run.sizes))
+            rule = None if name == run.rule else rules.get("hard" if name == ARGMAX else name)
+            total += _measured(network, seen, sets, network.weigh(seen, rule))
+    lines = []
+    for name, total in sums.items():
+        for seed, means in zip(run.seeds, (total / count).tolist(), strict=True):
+            of_sets = {"items": items, "evaluated_with": name, "sets": count}
+            lines.append({"seed": seed, **of_sets, **dict(zip(MEASURED, means, strict=True))})
+    return lines
 
 
 def _measured(network: Network, seen: Attended, sets: Sets, weights: Tensor) -> Tensor:
