@@ -8,16 +8,45 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.test_cli import undilute
 from undilute import cli_reproduce
+from undilute.__main__ import main
 from undilute.experiments.experiment import every, named
 from undilute.experiments.max_retrieval import MaxRetrieval
 from undilute.experiments.result import Result
 from undilute.report import experiment_files
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Here = Callable[..., Ran]
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The command in this process, which spares the start of one; its first two tests below start a real one."""
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["undilute", *arguments])
+        monkeypatch.setenv("COLUMNS", "160")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Ran(int(left.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 def test_the_list_has_every_experiment() -> None:
@@ -45,21 +74,21 @@ def test_a_run_writes_its_folder_and_the_report_gathers_it(tmp_path: Path) -> No
     assert "undilute reproduce temperature --seeds 5" in page
 
 
-def test_resume_skips_what_is_done_and_nothing_else(tmp_path: Path) -> None:
+def test_resume_skips_what_is_done_and_nothing_else(here: Here, tmp_path: Path) -> None:
     arguments = ("reproduce", "temperature", "--output", str(tmp_path))
-    assert undilute(*arguments, "--seeds", "3").returncode == 0
+    assert here(*arguments, "--seeds", "3").returncode == 0
     results = tmp_path / "temperature" / "results.json"
     before = results.stat().st_mtime_ns
-    again = undilute(*arguments, "--seeds", "3", "--resume")
+    again = here(*arguments, "--seeds", "3", "--resume")
     assert again.returncode == 0
     assert "done before" in again.stdout
     assert results.stat().st_mtime_ns == before
-    assert undilute(*arguments, "--seeds", "4", "--resume").returncode == 0
+    assert here(*arguments, "--seeds", "4", "--resume").returncode == 0
     kept = json.loads(results.read_text())
     assert kept["settings"]["seeds"] == 4
     kept["made"]["undilute"] = "0.0.1"  # an older version may have found something else
     results.write_text(json.dumps(kept))
-    assert undilute(*arguments, "--seeds", "4", "--resume").returncode == 0
+    assert here(*arguments, "--seeds", "4", "--resume").returncode == 0
     assert json.loads(results.read_text())["made"]["undilute"] != "0.0.1"
 
 
@@ -77,14 +106,14 @@ def test_a_text_that_was_changed_is_read_again(tmp_path: Path) -> None:
 TINY = ("--rules", "softmax,ssmax", "--schedules", "constant", "--set-sizes", "5-16", "--steps", "5", "--workers", "1")
 
 
-def test_more_seeds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
+def test_more_seeds_go_on_from_those_that_are_there(here: Here, tmp_path: Path) -> None:
     """Seeds are trained five at a time: a sixth leaves the first five as they are."""
     arguments = ("reproduce", "max-retrieval", *TINY, "--sizes", "16,32", "--sets", "8", "--output", str(tmp_path))
-    assert undilute(*arguments, "--seeds", "5").returncode == 0
+    assert here(*arguments, "--seeds", "5").returncode == 0
     work = tmp_path / "max-retrieval" / "work"
     before = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
     assert len(before) == 2
-    result = undilute(*arguments, "--seeds", "6", "--resume")
+    result = here(*arguments, "--seeds", "6", "--resume")
     assert result.returncode == 0, result.stderr
     after = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
     assert len(after) == 4
@@ -92,36 +121,37 @@ def test_more_seeds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "max-retrieval" / "results.json").read_text())["tables"]["training"]) == 12
 
 
-def test_a_run_from_the_start_leaves_the_work_of_other_options_alone(tmp_path: Path) -> None:
+def test_a_run_from_the_start_leaves_the_work_of_other_options_alone(here: Here, tmp_path: Path) -> None:
     arguments = ("reproduce", "max-retrieval", *TINY, "--sizes", "16", "--sets", "8", "--output", str(tmp_path))
-    assert undilute(*arguments, "--seeds", "1").returncode == 0
+    assert here(*arguments, "--seeds", "1").returncode == 0
     work = tmp_path / "max-retrieval" / "work"
     before = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
-    assert undilute(*arguments, "--seeds", "1", "--test-items", "64").returncode == 0
+    assert here(*arguments, "--seeds", "1", "--test-items", "64").returncode == 0
     after = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
     assert len(after) == 2 * len(before)
     assert before.items() <= after.items()
-    assert undilute(*arguments, "--seeds", "1").returncode == 0
+    assert here(*arguments, "--seeds", "1").returncode == 0
     anew = {path.name: path.stat().st_mtime_ns for path in work.iterdir()}
     assert {name for name in anew if anew[name] != after[name]} == set(before)
 
 
-def test_quick_results_have_a_folder_of_their_own(tmp_path: Path) -> None:
+def test_quick_results_have_a_folder_of_their_own(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A short run never takes the place of a long one."""
+    monkeypatch.chdir(tmp_path)
     arguments = ("reproduce", "temperature", "--seeds", "3")
     for more, folder in (((), "reproduce"), (("--quick",), "reproduce/quick")):
-        assert undilute(*arguments, *more, cwd=tmp_path).returncode == 0
+        assert here(*arguments, *more).returncode == 0
         assert (tmp_path / "undilute-out" / folder / "temperature" / "results.json").exists()
-        gathered = undilute("reproduce", "report", *more, cwd=tmp_path)
+        gathered = here("reproduce", "report", *more)
         assert gathered.returncode == 0
         assert f"wrote undilute-out/{folder}/index.html" in gathered.stdout
 
 
-def test_resuming_over_a_result_that_cannot_be_read_runs_it(tmp_path: Path) -> None:
+def test_resuming_over_a_result_that_cannot_be_read_runs_it(here: Here, tmp_path: Path) -> None:
     (tmp_path / "temperature").mkdir()
     results = tmp_path / "temperature" / "results.json"
     results.write_text("{")
-    done = undilute("reproduce", "temperature", "--seeds", "3", "--resume", "--output", str(tmp_path))
+    done = here("reproduce", "temperature", "--seeds", "3", "--resume", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(results.read_text())["settings"]["seeds"] == 3
 
@@ -168,8 +198,8 @@ def test_experiments_are_imported_only_when_they_are_asked_for() -> None:
         (("distance", "--text", "no-such-file.txt"), "no-such-file.txt"),
     ],
 )
-def test_bad_input_gives_one_clear_line(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    result = undilute("reproduce", *arguments, "--output", str(tmp_path / "out"))
+def test_bad_input_gives_one_clear_line(here: Here, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    result = here("reproduce", *arguments, "--output", str(tmp_path / "out"))
     assert result.returncode == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
@@ -177,13 +207,13 @@ def test_bad_input_gives_one_clear_line(arguments: tuple[str, ...], said: str, t
     assert not (tmp_path / "out").exists()
 
 
-def test_a_report_needs_results(tmp_path: Path) -> None:
-    result = undilute("reproduce", "report", "--output", str(tmp_path))
+def test_a_report_needs_results(here: Here, tmp_path: Path) -> None:
+    result = here("reproduce", "report", "--output", str(tmp_path))
     assert result.returncode == 2
     assert "no results in" in result.stderr
     assert "reproduce all --quick" in result.stderr
-    assert undilute("reproduce", "temperature", "--quick", "--output", str(tmp_path / "quick")).returncode == 0
-    result = undilute("reproduce", "report", "--output", str(tmp_path))
+    assert here("reproduce", "temperature", "--quick", "--output", str(tmp_path / "quick")).returncode == 0
+    result = here("reproduce", "report", "--output", str(tmp_path))
     assert result.returncode == 2
     assert "give --quick for those of quick runs" in result.stderr
 

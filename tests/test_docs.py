@@ -60,7 +60,7 @@ def test_committed_results_are_whole() -> None:
         for name in (*experiment_page.table_files(result), *experiment_page.chart_files(result)):
             assert (folder / name).exists(), f"{result.id}: {name} is missing"
         assert result.command.startswith(f"undilute reproduce {result.id}")
-        assert set(result.settings) == {field.name for field in experiment.every()[result.id].options()}
+        assert set(result.settings) == set(experiment.every()[result.id]().settings())
 
 
 def test_the_readme_counts_the_verdicts() -> None:

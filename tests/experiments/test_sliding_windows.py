@@ -145,5 +145,7 @@ def test_logit_spread_of_windows(folder: Path) -> None:
     assert {n for rows in heads[:4] for n, _, _ in rows} == {WINDOW}
     expected = [sum(delta for _, delta, _ in rows) / len(rows) for rows in heads]
     assert [line["mean"] for line in result.tables["heads"]] == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(InvalidValue, match=f"^--fewest = 7: .* at most 6 keys in {LOCAL}, .* must be at most 6."):
+    with pytest.raises(
+        InvalidValue, match=rf"^--fewest = 7: .* at most 6 keys \(a .* in {LOCAL}\); .* must be at most 6."
+    ):
         LogitSpread(models=(name,), text=(text,), length=64, fewest=WINDOW + 1).run()
