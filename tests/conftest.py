@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import settings
 
 from tests.cases import RULES
+from tests.command import Here, Ran
 
 torch.set_num_threads(1)
 settings.register_profile("suite", max_examples=200, deadline=None, derandomize=True)
@@ -16,3 +19,19 @@ settings.load_profile("suite")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "rule" in metafunc.fixturenames:
         metafunc.parametrize("rule", RULES.values(), ids=RULES.keys())
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The command in this process, which spares the start of another."""
+    from undilute.__main__ import main
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["undilute", *arguments])
+        monkeypatch.setenv("COLUMNS", "160")
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Ran(int(left.value.code or 0), *capsys.readouterr())
+
+    return run

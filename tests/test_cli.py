@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.command import Here, undilute
 from undilute import rules
-
-
-def undilute(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "undilute", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160", **environment},
-    )
 
 
 def test_rules_lists_every_rule() -> None:
@@ -38,8 +28,8 @@ def test_rules_in_a_narrow_terminal_keeps_names_whole() -> None:
     assert all(any(line.strip().startswith(name) for line in lines) for name in rules.names())
 
 
-def test_rules_json_is_json() -> None:
-    rows = json.loads(undilute("rules", "--json", "--n", "64").stdout)
+def test_rules_json_is_json(here: Here) -> None:
+    rows = json.loads(here("rules", "--json", "--n", "64").stdout)
     assert [row["name"] for row in rows] == rules.names()
     assert {row["name"]: row["lipschitz"] for row in rows}["hard"] is None
     assert {row["name"]: row["lipschitz"] for row in rows}["softmax"] == 0.5
@@ -83,8 +73,11 @@ def test_plot_rules_writes_picture_page_and_numbers(tmp_path: Path) -> None:
         (["plot", "rules", "--longest", "4", "--output", "/proc/nowhere"], "cannot write"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = undilute(*arguments, cwd=tmp_path)
+def test_bad_input_is_one_line_and_exit_code_2(
+    here: Here, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = here(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -8,45 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.test_cli import undilute
+from tests.command import Here, undilute
 from undilute import cli_reproduce
-from undilute.__main__ import main
 from undilute.experiments.experiment import every, named
 from undilute.experiments.max_retrieval import MaxRetrieval
 from undilute.experiments.result import Result
 from undilute.report import experiment_files
-
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Here = Callable[..., Ran]
-
-
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """The command in this process, which spares the start of one; its first two tests below start a real one."""
-
-    def run(*arguments: str) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["undilute", *arguments])
-        monkeypatch.setenv("COLUMNS", "160")
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Ran(int(left.value.code or 0), *capsys.readouterr())
-
-    return run
 
 
 def test_the_list_has_every_experiment() -> None:
