@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from undilute.experiments.experiment import every
+from undilute.experiments.max_retrieval.published import PRINTED
 from undilute.experiments.result import Result, Verdict
 from undilute.report.experiment_page import chart_files
 from undilute.report.experiment_text import computed, counts, printed
@@ -56,19 +57,27 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def retrieval(result: Result, schedule: str, set_size: str, sizes: Sequence[int]) -> str:
-    """Accuracy of max retrieval by rule, with the argmax of the same logits beside it, from the result's own table."""
-    lines: dict[str, dict[int, str]] = {}
+    """Accuracy of max retrieval by rule, with the argmax of the same logits beside it, from the result's own table.
+
+    Below the rules that the paper has, with its constant rate, stand its printed values.
+    """
+    lines: dict[tuple[str, str], dict[int, str]] = {}
     seeds: set[object] = set()
     for row in result.tables["accuracy"]:
         if (row["schedule"], row["set_size"]) == (schedule, set_size) and row["items"] in sizes:
             trained, evaluated = str(row["trained_with"]), str(row["evaluated_with"])
             if evaluated in (trained, "adaptive"):
                 seeds.add(row["seeds"])
-                name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
                 shown = f"{row['accuracy']:.1f} ({row['argmax_of_the_same_logits']:.1f})"
-                lines.setdefault(name, {})[int(row["items"] or 0)] = shown
+                lines.setdefault((trained, evaluated), {})[int(row["items"] or 0)] = shown
+    body = []
+    for (trained, evaluated), cells in lines.items():
+        name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
+        body.append([name, *(cells.get(items, "–") for items in sizes)])
+        if schedule == "constant" and trained == "softmax":
+            values = [f"{getattr(PRINTED[items], evaluated)}" if items in PRINTED else "–" for items in sizes]
+            body.append([f"*{evaluated}, printed*", *values])
     made = f"*{schedule} learning rate, {' or '.join(map(str, seeds))} seeds, {result.settings['steps']:,} steps*"
-    body = [[name, *(cells.get(items, "–") for items in sizes)] for name, cells in lines.items()]
     return f"{made}\n\n" + table(["rule", *(f"{items:,}" for items in sizes)], body)
 
 
