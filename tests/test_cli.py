@@ -35,8 +35,8 @@ def test_rules_json_is_json(here: Here) -> None:
     assert {row["name"]: row["lipschitz"] for row in rows}["softmax"] == 0.5
 
 
-def test_one_rule_in_detail() -> None:
-    text = undilute("rules", "adaptive").stdout
+def test_one_rule_in_detail(here: Here) -> None:
+    text = here("rules", "adaptive").stdout
     assert "arXiv:2410.01104" in text
     assert "min_entropy" in text
     assert "varentropy" in text
@@ -116,8 +116,8 @@ def test_audit_of_one_statement(tmp_path: Path) -> None:
     assert json.loads(data.read_text())["statements"][0]["id"] == "A3"
 
 
-def test_audit_of_an_unknown_statement() -> None:
-    result = undilute("audit", "B99")
+def test_audit_of_an_unknown_statement(here: Here) -> None:
+    result = here("audit", "B99")
     assert result.returncode == 2
     assert "'B99'" in result.stderr
     assert "Traceback" not in result.stderr

@@ -43,7 +43,8 @@ class MaxRetrieval(Experiment):
 
     Examples
     --------
-    >>> tiny = MaxRetrieval(rules=("softmax",), seeds=1, steps=3, sizes=(16, 32), sets=8, schedules=("constant",))
+    >>> small = {"sizes": (16, 32), "sets": 8, "steps": 3}
+    >>> tiny = MaxRetrieval(rules=("softmax",), seeds=1, schedules=("constant",), set_sizes=("16",), **small)
     >>> [row["items"] for row in tiny.run().tables["runs"]][:3]
     [16, 16, 16]
     """
