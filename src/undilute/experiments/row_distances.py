@@ -107,10 +107,10 @@ class RowDistances:
         self.p /= self.p.sum(-1, keepdim=True)
 
     def distance(self, top: int) -> Tensor:
-        return self._apart(self._chosen(self._heaviest, top))
+        return self._apart(self._chosen(self._ranks, top))
 
     def expected(self, top: int) -> Tensor:
-        drawn = [self._apart(self._chosen(order, top)) for order in self._drawn]
+        drawn = [self._apart(self._chosen(ranks, top)) for ranks in self._drawn]
         return torch.stack(drawn).mean(0)
 
     def main(self, top: int) -> Tensor:
@@ -127,7 +127,7 @@ class RowDistances:
 
     def bound(self, top: int) -> Tensor:
         chosen = self._heaviest[:, :top]
-        selected = self._chosen(self._heaviest, top)
+        selected = self._chosen(self._ranks, top)
         A = (self.p * selected).sum(-1)
         longest = self.vectors.lengths[chosen].amax(-1)
         outside = self.n.squeeze(-1) - top
@@ -141,13 +141,18 @@ class RowDistances:
         return _ascending(-self.logits)
 
     @cached_property
+    def _ranks(self) -> Tensor:
+        return _ranks(self._heaviest)
+
+    @cached_property
     def _drawn(self) -> list[Tensor]:
         assert self.random is not None
-        return [_ascending(self.random().masked_fill_(~self.visible, torch.inf)) for _ in range(self.draws)]
+        random = [self.random().masked_fill_(~self.visible, torch.inf) for _ in range(self.draws)]
+        return [_ranks(_ascending(each)) for each in random]
 
-    def _chosen(self, order: Tensor, top: int) -> Tensor:
-        """(rows, keys): 1 for the first ``top`` keys of ``order``, 0 elsewhere."""
-        return torch.zeros_like(self.p).scatter_(1, order[:, :top], 1.0)
+    def _chosen(self, ranks: Tensor, top: int) -> Tensor:
+        """(rows, keys): 1 for the keys of the first ``top`` ranks, 0 elsewhere."""
+        return (ranks < top).to(self.p.dtype)
 
     def _apart(self, selected: Tensor) -> Tensor:
         """Σ ‖vᵢ − s‖ over the keys that are seen and not selected."""
@@ -218,6 +223,12 @@ class RowDistances:
 def _ascending(values: Tensor) -> Tensor:
     """(rows, keys): indices in ascending order; NumPy sorts rows several times as fast as torch."""
     return torch.from_numpy(np.argsort(values.numpy(), axis=-1))
+
+
+def _ranks(order: Tensor) -> Tensor:
+    """(rows, keys): the place of every key in ``order``; to compare it with N is quicker than to mark the first N."""
+    places = torch.arange(order.shape[-1], dtype=torch.int32).expand_as(order)
+    return torch.empty_like(places).scatter_(1, order, places)
 
 
 @dataclass(frozen=True, eq=False)
