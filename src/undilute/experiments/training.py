@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -90,7 +89,7 @@ def carry_out(job: Job, report: Report) -> dict[str, Any]:
     outcome = job.file(".json")
     if outcome is not None and outcome.exists():
         known: dict[str, Any] = json.loads(outcome.read_text())
-        if known["run"] == job.run.plain and known["versions"] == versions():
+        if (known.get("run"), known.get("versions")) == (job.run.plain, versions()):
             return known
     checkpoint = Checkpoint(job.file(".pt"), job.every_seconds)
     found = {"run": job.run.plain, "versions": versions(), **job.run.found(checkpoint, report)}
@@ -107,8 +106,8 @@ def carry_out_all(jobs: Sequence[Job], workers: int, progress: Progress) -> list
 
 
 def seconds(found: Iterable[Mapping[str, Any]], workers: int) -> float:
-    """About how long these runs took, ``workers`` side by side, whenever that was; NaN where one does not know."""
-    return sum(float(each.get("seconds", math.nan)) for each in found) / workers
+    """About how long these runs took, ``workers`` side by side, whenever that was."""
+    return sum(float(each["seconds"]) for each in found) / workers
 
 
 def forget(jobs: Iterable[Job]) -> None:
