@@ -131,7 +131,17 @@ LEARNED = {
     "as-entmax per row": lambda t: Rule(rules.PowLogLength(t[:, None, None].expand(3, 11, 1), 0.3), Entmax(1.5)),
     "sigmoid": lambda t: rules.Sigmoid(t),
     "adaptive sink": lambda t: Rule(rules.EntropyAdaptive(), rules.Sink(t)),
+    "curve": lambda t: rules.EntropyCurve([0.5, 1.0, 2.0], 1.0 + t.exp().cumsum(0)),
+    "curve per head": lambda t: rules.EntropyCurve(*_knots_per_head(t)),
+    "curve per head, entmax": lambda t: Rule(rules.EntropyCurve(*_knots_per_head(t)), Entmax(1.5)),
+    "curve per head, sigmoid": lambda t: Rule(rules.EntropyCurve(*_knots_per_head(t)), rules.Sigmoid()),
 }
+
+
+def _knots_per_head(t: Tensor) -> tuple[Tensor, Tensor]:
+    """(3, 3) each: as many knots as heads, so that neither may be taken for the other."""
+    climb = torch.tensor([0.0, 0.7, 1.9], dtype=t.dtype)
+    return 0.2 + climb * t.exp()[:, None], 1.0 + climb * t.exp()[:, None].square()
 
 
 @pytest.mark.parametrize("name", LEARNED)
@@ -193,6 +203,16 @@ def test_ten_thousand_hostile_calls() -> None:
             got = ROUTES[routing._fast_route(call).name].run(call)[0]
             assert not got.isnan().any(), (seed, name)
     assert (threading.active_count(), torch.get_num_threads(), torch.get_default_dtype()) == before
+
+
+@pytest.mark.parametrize("name", ["adaptive", "adaptive-monotone", "softmax", "sigmoid"])
+def test_a_step_with_huge_logits(name: str) -> None:
+    """Logits that are finite and whose differences are not: the reference takes over."""
+    q, v = torch.tensor([[2e19, 0.0]]), rows(3, 2, seed=58).float()
+    for first, hidden, last in ((1e19, 0.0, -1e19), (1.0, 1e19, 2.0), (-1e19, 1e19, -1e19)):
+        k = torch.tensor([[first, 0.0], [hidden, 0.0], [last, 0.0]])
+        call = prepare(q, k, v, torch.tensor([True, False, True]), scale=1.0, rule=rules.get(name))
+        same(rows_route.run(call)[0], ROUTES["reference"].run(call)[0], 1e-6)
 
 
 def test_a_support_of_everything_and_ties() -> None:
@@ -306,9 +326,75 @@ def test_without_gradients_it_is_the_same(route: str, monkeypatch: pytest.Monkey
                 same(got[1], expected[1], 1e-7)
 
 
+CURVES_PER_HEAD = {
+    "softmax": rules.Softmax(),
+    "sink": rules.Sink(0.5),
+    "entmax15": Entmax(1.5),
+    "top-k": rules.TopK(3),
+    "sigmoid": rules.Sigmoid(),
+}
+
+
+@pytest.mark.parametrize("kind", ["full", "causal", "causal window", "keys", "per head"])
+@pytest.mark.parametrize("name", CURVES_PER_HEAD)
+def test_a_curve_for_each_head(name: str, kind: str) -> None:
+    """Four query heads on two key heads, in a batch: every head keeps its own curve on every route."""
+    q, k, v = rows(2, 4, 17, 6, seed=51), rows(2, 2, 19, 6, seed=52), rows(2, 2, 19, 3, seed=53)
+    scale = rules.EntropyCurve(
+        [[0.125, 1.0, 2.0]] * 4, [[1.0, 1.5, 2.0], [1.0, 1.0, 1.0], [1.25, 3.0, 3.5], [2.0, 2.0, 9.0]]
+    )
+    rule = Rule(scale, CURVES_PER_HEAD[name])
+    routes = [r for r, m in ROUTES.items() if m.obstacle(prepare(q, k, v, enable_gqa=True, rule=rule)) is None]
+    assert len(routes) == (2 if name == "sigmoid" else 3)
+    for route in routes:
+        compare(rule, route, q, k, v, 1e-9, enable_gqa=True, **OPTIONS[kind])
+        with torch.no_grad():
+            got, expected = (
+                ud.attention(q, k, v, enable_gqa=True, rule=rule, route=r, **OPTIONS[kind])
+                for r in (route, "reference")
+            )
+        same(got, expected, 1e-9)
+    one = Rule(rules.EntropyCurve([0.125, 1.0, 2.0], [1.25, 3.0, 3.5]), CURVES_PER_HEAD[name])
+    alone = ud.attention(q[:, 2:3], k[:, 1:], v[:, 1:], rule=one, **_of_head(OPTIONS[kind], 2))
+    same(alone, ud.attention(q, k, v, enable_gqa=True, rule=rule, **OPTIONS[kind])[:, 2:3], 1e-9)
+
+
+def _of_head(options: dict[str, object], head: int) -> dict[str, object]:
+    mask = options.get("attn_mask")
+    by_head = isinstance(mask, Tensor) and mask.shape[0] == 4
+    return {**options, "attn_mask": mask[head : head + 1]} if by_head else options
+
+
+@pytest.mark.parametrize("name", CURVES_PER_HEAD)
+def test_gradcheck_of_a_curve_for_each_head(name: str) -> None:
+    q, k, v = (rows(2, 5, 3, seed=54 + i, spread=1.0).requires_grad_() for i in range(3))
+    given = [[0.1, 0.6, 1.3], [0.2, 0.5, 1.5]], [[1.1, 1.4, 3.0], [1.2, 1.3, 2.0]]
+    knots = [torch.tensor(each, dtype=torch.float64, requires_grad=True) for each in given]
+    map = CURVES_PER_HEAD[name]
+    for route, module in ROUTES.items():
+        if module.obstacle(prepare(q, k, v, rule=Rule(rules.EntropyCurve(*knots), map))) is None:
+            assert torch.autograd.gradcheck(
+                lambda q, k, v, h, b, r=route: ud.attention(
+                    q, k, v, is_causal=True, rule=Rule(rules.EntropyCurve(h, b), map), route=r
+                ),
+                (q, k, v, *knots),
+            )
+
+
+def test_curves_for_another_number_of_heads_are_refused() -> None:
+    q = rows(2, 4, 17, 6, seed=57)
+    curve = rules.EntropyCurve([[0.1, 1.0]] * 2, [[1.0, 2.0]] * 2)
+    for route in ("flash", "rows", "reference"):
+        with pytest.raises(ud.InvalidTensor, match="knots for 2 heads"):
+            ud.attention(q, q, q, rule=curve, route=route)
+        with pytest.raises(ud.InvalidTensor, match="knots for 2 heads"):
+            ud.attention(q[0, 0], q[0, 0], q[0, 0], rule=curve, route=route)
+
+
 def test_explain_and_choice() -> None:
     q = torch.randn(1, 2, 300, 8)
     wanted = {"softmax": "flash", "adaptive": "flash", "sink": "flash", "entmax15": "sparse", "top-k": "sparse"}
+    wanted["adaptive-monotone"] = "flash"
     for name in rules.names():
         route = ud.explain(q, q, q, rule=name, is_causal=True)
         if name in wanted:

@@ -16,8 +16,20 @@ import undilute as ud
 from undilute import rules
 
 PRESETS = [
-    *("softmax", "temperature", "adaptive", "ssmax", "logn", "yarn", "llama4", "softmax1", "sink"),
-    *("sparsemax", "entmax15", "entmax", "as-entmax", "sigmoid", "sa-softmax", "softpick", "top-k", "hard"),
+    *("softmax", "temperature", "adaptive", "adaptive-monotone", "ssmax", "logn", "yarn", "llama4"),
+    *(
+        "softmax1",
+        "sink",
+        "sparsemax",
+        "entmax15",
+        "entmax",
+        "as-entmax",
+        "sigmoid",
+        "sa-softmax",
+        "softpick",
+        "top-k",
+        "hard",
+    ),
 ]
 
 
@@ -63,13 +75,32 @@ def test_a_taken_name_is_refused() -> None:
         rules.register("ssmax")(lambda: rules.Rule())
 
 
+def test_listeners_hear_of_every_name_there_is_and_will_be(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr("undilute.rules.registry._listeners", [])
+    rules.on_register(heard.append)
+    before = rules.names()
+    assert heard == before
+    name = request.getfixturevalue("squared_relu")
+    assert heard == [*before, name]
+    rules.register(name)(rules.preset(name).factory)  # the same thing again is no news
+    with pytest.raises(ud.InvalidValue):
+        rules.register("ssmax")(lambda: rules.Rule())
+    assert heard == [*before, name]
+    rules.unregister(name)
+    rules.register(name)(rules.Softmax)
+    assert heard == [*before, name, name]
+
+
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(ud.UnknownName, match="did you mean 'sparsemax'"):
         rules.get("sparse-max")
     for written, meant in (("SSMax", "ssmax"), ("ASEntmax", "as-entmax"), ("SA_Softmax", "sa-softmax")):
         with pytest.raises(ud.UnknownName, match=f"did you mean '{meant}'"):
             rules.get(written)
-    with pytest.raises(ud.UnknownName, match="known: adaptive, as-entmax"):
+    with pytest.raises(ud.UnknownName, match="known: adaptive, adaptive-monotone, as-entmax"):
         rules.get("qqqq")
     with pytest.raises(LookupError):
         ud.attention(*torch.randn(3, 1, 1, 2, 4).unbind(), rule="sofmax")
@@ -102,7 +133,9 @@ def test_unknown_names_suggest_the_nearest() -> None:
         (lambda: rules.EntropyAdaptive(3.0), "coefficients = 3.0"),
         (lambda: rules.TopK(fraction="x"), "fraction = 'x'"),
         (lambda: rules.Temperature(1e-40), "T = 1e-40"),
-        (lambda: rules.LogN(torch.tensor([2.0, 3.0])), "train_length is a tensor"),
+        (lambda: rules.LogN(torch.tensor([2.0, 1.0])), "train_length holds 1.0"),
+        (lambda: rules.LogLength(floor=math.nan), "floor = nan: must be one finite number, or None for no floor"),
+        (lambda: rules.LogLength(floor=torch.ones(2)), "floor is a tensor"),
         (lambda: rules.Rule(rules.Entmax(2.0)), r"scale = Entmax.*must be a Scale; write Rule\(scale=…, map=…\)"),
         (lambda: rules.Rule(map="entmax15"), "map = 'entmax15': must be a Map"),
         (lambda: rules.Rule().lipschitz(0), "n = 0"),

@@ -37,6 +37,19 @@ def test_log_length_uses_natural_logarithm_of_n() -> None:
     assert factor(LogLength(0.43, 0.1), 1000) == pytest.approx(0.43 * math.log(1000) + 0.1)
 
 
+def test_log_length_with_a_floor() -> None:
+    scale = LogLength(0.25, 0.1, floor=1.0)
+    assert factor(scale, 8) == scale.bound(8) == 1.0
+    assert factor(scale, 1000) == pytest.approx(0.25 * math.log(1000) + 0.1)
+    assert scale.bound(1000) == pytest.approx(0.25 * math.log(1000) + 0.1)
+    assert LogLength(-2.0, floor=0.5).bound(1000) == 0.5
+    assert LogLength(-2.0, floor=-3.0).bound(1000) == 3.0
+    assert LogLength(-2.0).bound(1000) == pytest.approx(2.0 * math.log(1000))
+    by_head = rules.get("ssmax", s=torch.tensor([0.1, 0.5]), floor=1.0).scale
+    assert by_head.at_length(torch.full((2, 1, 1), 100.0)).flatten().tolist() == pytest.approx([1, 0.5 * math.log(100)])
+    assert by_head.bound(100) == pytest.approx(0.5 * math.log(100))
+
+
 def test_ssmax_figure_one_of_its_paper() -> None:
     """−2 everywhere but +3 once, s = 0.43: the top weight stays near 1; softmax's falls like 1/n."""
     for n in (10, 1000, 100_000):
@@ -109,6 +122,16 @@ def test_shipped_scales() -> None:
     assert factor(YaRN(0.5), 5) == 1.0
     assert factor(Llama4(0.1, 100), 99) == 1.0
     assert factor(Llama4(0.1, 100), 250) == pytest.approx(1 + 0.1 * math.log(3))
+
+
+def test_logn_per_head() -> None:
+    lengths = torch.tensor([3.0, 4.0, 100.0])
+    z, mask = rows(2, 3, 4, 9, seed=4), torch.ones(4, 9).tril(diagonal=4).bool()
+    weights = Rule(LogN(lengths))(z, mask)
+    for head, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(weights[:, head], Rule(LogN(length))(z[:, head], mask), rtol=1e-6, atol=0)
+    assert LogN(lengths).bound(9) == pytest.approx(2.0)
+    assert LogN(lengths).bound(2) == 1.0
 
 
 def test_parameters_per_head() -> None:

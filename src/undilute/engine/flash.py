@@ -25,7 +25,7 @@ from undilute.rules.maps.sink import Sink
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.parameters import per_head
 from undilute.rules.rows import working_dtype
-from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
+from undilute.rules.scales.of_entropy import OfEntropy
 
 PART = 2**22  # bytes of queries that are worth a kernel call of their own
 MASKED_ROWS = 256  # rows per kernel call when a mask has to be written out
@@ -90,10 +90,10 @@ def _with_positive_scale(call: Call) -> Call:
 def fold(call: Call) -> Call:
     """The same call with its scale multiplied into the queries, be it a function of n or of the row's entropy."""
     adaptive = call.rule.scale
-    if not isinstance(adaptive, EntropyAdaptive):
+    if not isinstance(adaptive, OfEntropy):
         return scaling.fold(call)
-    beta = adaptive.beta(_entropy(scaling.multiply(_with_positive_scale(call), 1.0)))
-    return scaling.multiply(call, beta[..., None].to(working_dtype(call.query.dtype)))
+    beta = adaptive.at_entropy(_entropy(scaling.multiply(_with_positive_scale(call), 1.0))[..., None])
+    return scaling.multiply(call, beta.to(working_dtype(call.query.dtype)))
 
 
 def _entropy(call: Call) -> Tensor:

@@ -127,9 +127,15 @@ def _accumulate(
 def has_fast_form(call: Call) -> bool:
     """Do the in-place forms of map and scale apply?"""
     has_one = type(call.rule.map).weigh_ is not Map.weigh_
-    scale_fits = call.rule.scale.is_foldable or type(call.rule.scale).multiply_ is not Scale.multiply_
+    scale_fits = call.rule.scale.is_foldable or _scales_in_place(call)
     plain = scale_fits and call.bias is None and call.dropout == 0
     return has_one and plain and (call.is_step or call.has_finite_products())
+
+
+def _scales_in_place(call: Call) -> bool:
+    """Has the scale an in-place form, and is it the same for every head?  A block does not say which heads it holds."""
+    scale, heads = call.rule.scale, call.logits_shape[-3] if len(call.logits_shape) > 2 else 1
+    return type(scale).multiply_ is not Scale.multiply_ and scale.for_heads(slice(0, 1), heads) is scale
 
 
 def _folded(call: Call) -> Call:
@@ -158,7 +164,7 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         size = rows.stop - rows.start
         products, spare = (part[: shape.numel()].view(shape) for part in memory)
         torch.bmm((q[heads, :, rows] * call.scale).reshape(*shape[:2], -1), k[heads, keys].mT, out=products)
-        if call.is_step and not math.isfinite(float(products.sum())):
+        if call.is_step and not _have_room(products):
             return None
         logits, spare = products.view(-1, size, shape[-1]), spare.view(-1, size, shape[-1])
         hide = _hider(call, logits, heads, rows, keys)
@@ -173,6 +179,12 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
             spread[heads, :, rows] = entropy(products).view(-1, groups, size)
     out = out.view(*lead, call.rows, v.shape[-1]).to(call.query.dtype)
     return out, None if spread is None else spread.view(*lead, call.rows)
+
+
+def _have_room(products: Tensor) -> bool:
+    """Are all products finite, with room to spare?  For longer calls ``Call.has_finite_products`` makes sure of it."""
+    smallest, largest = torch.aminmax(products)
+    return max(float(largest), -float(smallest)) < math.sqrt(torch.finfo(products.dtype).max)
 
 
 def _fast_blocks(call: Call, kv_heads: int) -> list[tuple[slice, slice, slice, torch.Size]]:

@@ -11,7 +11,7 @@ from undilute.engine import masks
 from undilute.engine.call import Call
 from undilute.rules.base import Rule
 from undilute.rules.rows import working_dtype
-from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
+from undilute.rules.scales.of_entropy import OfEntropy
 from undilute.rules.scales.temperature import Temperature
 
 
@@ -23,7 +23,7 @@ def is_trivial(rule: Rule) -> bool:
 def obstacle(call: Call) -> str | None:
     """Why the CPU kernels of the flash and sparse routes cannot take this call, whatever its map; or None."""
     scale = call.rule.scale
-    if not (scale.is_foldable or isinstance(scale, EntropyAdaptive)):
+    if not (scale.is_foldable or isinstance(scale, OfEntropy)):
         return f"the scale {type(scale).__name__} reads the logits"
     if call.query.device.type != "cpu":
         return f"its kernels are wired up for the CPU, not for {call.query.device.type}"

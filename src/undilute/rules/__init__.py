@@ -16,6 +16,7 @@ from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.scales.temperature import LearnableTemperature, Temperature
 from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
+from undilute.rules.scales.entropy_curve import EntropyCurve
 from undilute.rules.scales.log_length import LearnableLogLength, LogLength
 from undilute.rules.scales.log_n import LogN
 from undilute.rules.scales.yarn import YaRN
@@ -28,7 +29,8 @@ from undilute.rules.maps.self_adjusted import SelfAdjusted
 from undilute.rules.maps.softpick import Softpick
 from undilute.rules.maps.top_k import TopK
 from undilute.rules.maps.hard import Hard
-from undilute.rules.registry import Preset, get, learnable, names, preset, register, unregister
+from undilute.rules.data import from_data, to_data
+from undilute.rules.registry import Preset, get, learnable, names, on_register, preset, register, unregister
 
 for _package in (scales, maps):
     for _module in iter_modules(_package.__path__):
@@ -37,6 +39,7 @@ for _package in (scales, maps):
 __all__ = [
     "Entmax",
     "EntropyAdaptive",
+    "EntropyCurve",
     "Hard",
     "LearnableEntmax",
     "LearnableLogLength",
@@ -60,10 +63,13 @@ __all__ = [
     "Temperature",
     "TopK",
     "YaRN",
+    "from_data",
     "get",
     "learnable",
     "names",
+    "on_register",
     "preset",
     "register",
+    "to_data",
     "unregister",
 ]

@@ -200,7 +200,7 @@ class Rule(Parametrised):
         scale, map = self.scale.for_rows(rows, length), self.map.for_rows(rows, length)
         return self if scale is self.scale and map is self.map else Rule(scale, map)
 
-    def heads(self, heads: slice, total: int) -> Rule:
+    def heads(self, heads: slice | list[int], total: int) -> Rule:
         """This rule for some of ``total`` heads; differs only if a parameter is given per head."""
         scale, map = self.scale.for_heads(heads, total), self.map.for_heads(heads, total)
         return self if scale is self.scale and map is self.map else Rule(scale, map)

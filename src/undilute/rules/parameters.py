@@ -34,6 +34,17 @@ class Parametrised(nn.Module):
             setattr(self, name, float(value))
         self.__dict__.setdefault("_held", []).append(name)
 
+    def learn(self, name: str, heads: int) -> None:
+        """Make the parameter ``name`` a learned one with a value for each of ``heads`` heads, from where it is."""
+        value = getattr(self, name)
+        if name not in self.__dict__.get("_held", []) or not isinstance(value, float | Tensor):
+            raise InvalidValue(f"{type(self).__name__}.{name} = {value!r}: must be a number, to be learned.")
+        start = torch.as_tensor(value, dtype=torch.float32).detach().clone()
+        if start.dim() > 1:
+            raise InvalidValue(f"{name} has shape {tuple(start.shape)}: only one number, or one per head, is learned.")
+        delattr(self, name)
+        self.register_parameter(name, nn.Parameter(start.expand(heads).clone()))
+
     def for_rows(self, rows: slice, length: int) -> Self:
         """This module for some of ``length`` rows: parameters given per row (..., length, 1) are cut to size."""
         return self._with(
@@ -44,7 +55,7 @@ class Parametrised(nn.Module):
             }
         )
 
-    def for_heads(self, heads: slice, total: int) -> Self:
+    def for_heads(self, heads: slice | list[int], total: int) -> Self:
         """This module for some of ``total`` heads: parameters given per head are cut to size."""
         tensors = self._held_tensors().items()
         flat = {name: value[heads] for name, value in tensors if value.dim() == 1 and len(value) == total > 1}

@@ -34,6 +34,7 @@ class Preset:
 
 
 _presets: dict[str, Preset] = {}
+_listeners: list[Callable[[str], None]] = []
 
 
 def register(
@@ -52,10 +53,30 @@ def register(
     def add(factory: F) -> F:
         if name in _presets and _presets[name].factory is not factory:
             raise InvalidValue(f"rule name {name!r} is taken: choose another, or unregister({name!r}) first.")
+        is_new = name not in _presets
         _presets[name] = Preset(name, factory, formula, paper, learnable)
+        if is_new:
+            for listener in _listeners:
+                listener(name)
         return factory
 
     return add
+
+
+def on_register(listener: Callable[[str], None]) -> None:
+    """Call ``listener`` with every name there is, and with every name that is registered from now on.
+
+    Examples
+    --------
+    >>> from undilute import rules
+    >>> heard = []
+    >>> rules.on_register(heard.append)
+    >>> heard == rules.names()
+    True
+    """
+    _listeners.append(listener)
+    for name in names():
+        listener(name)
 
 
 def unregister(name: str) -> None:

@@ -14,23 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.measures.entropy import entropy_of_logits
-from undilute.rules.base import LOWEST, Hide, Map, Rule, Scale
+from undilute.rules.base import Map, Rule
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.parameters import number
 from undilute.rules.registry import register
+from undilute.rules.scales.of_entropy import OfEntropy, softmax_lipschitz
 
 PUBLISHED = (-0.037, 0.481, -2.3, 4.917, -1.791)
 
 
-class EntropyAdaptive(Scale):
+class EntropyAdaptive(OfEntropy):
     """β(H) of the row's own softmax entropy H, in nats.
 
     Parameters
@@ -55,30 +54,11 @@ class EntropyAdaptive(Scale):
         self._polynomial = np.poly1d(self.coefficients)
         self.hold("min_entropy", number("min_entropy", min_entropy))
 
-    @overload
-    def beta(self, entropy: float) -> float: ...
-    @overload
-    def beta(self, entropy: Tensor) -> Tensor: ...
-    def beta(self, entropy: float | Tensor) -> float | Tensor:
-        """β for an entropy in nats: a number for a number, a tensor for a tensor."""
-        if not isinstance(entropy, Tensor):
-            return self.beta(torch.tensor(entropy, dtype=torch.float64)).item()
+    def at_entropy(self, entropy: Tensor) -> Tensor:
         value = torch.zeros_like(entropy)
         for coefficient in self.coefficients:
             value = value * entropy + coefficient
         return torch.where(entropy > self.min_entropy, value.clamp(min=1.0), 1.0)
-
-    def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        return self.beta(entropy_of_logits(logits, visible)[..., None])
-
-    def multiply_(self, logits: Tensor, spare: Tensor, hide: Hide) -> None:
-        hide(LOWEST)
-        logits.sub_(top := logits.amax(-1, keepdim=True))
-        e = torch.exp(logits, out=spare)
-        total = e.sum(-1, keepdim=True)
-        H = total.log() - e.mul_(logits).sum(-1, keepdim=True) / total
-        hide(0.0)
-        logits.add_(top).mul_(self.beta(H))
 
     def bound(self, n: int) -> float:
         return self._largest(self._polynomial, n, lowest=1.0)
@@ -90,7 +70,7 @@ class EntropyAdaptive(Scale):
         if jumps or not isinstance(map, Softmax):
             return math.inf
         slope = self._largest(self._polynomial.deriv(), n, lowest=0.0)
-        return self.bound(n) / 2 + slope * (math.log(n - 1) ** 2 / 4 + 1)
+        return softmax_lipschitz(self.bound(n), slope, n)
 
     def _largest(self, polynomial: np.poly1d, n: int, lowest: float) -> float:
         """Largest |polynomial| over the entropies a row of n keys can have and where β exceeds 1, or ``lowest``."""

@@ -14,32 +14,47 @@ import torch
 from torch import Tensor, nn
 
 from undilute.rules.base import Rule, Scale
-from undilute.rules.parameters import Number, finite, largest_magnitude, per_head
+from undilute.rules.parameters import Number, finite, largest_magnitude, number, per_head
 from undilute.rules.registry import register
 
 
 class LogLength(Scale):
-    """s·log n + b.
+    """s·log n + b, or max(floor, s·log n + b).
 
     Parameters
     ----------
     s : number, or one per head; 0.43 is the value of the paper's Figure 1
     b : number, or one per head
+    floor : the factor is never less than this; 1 leaves rows alone that are too short for the scale to sharpen them.
+        None, the default, sets no floor.
+
+    Examples
+    --------
+    >>> import torch, undilute as ud
+    >>> ud.rules.LogLength(s=0.25, floor=1.0).at_length(torch.tensor([[8.0], [4096.0]])).T
+    tensor([[1.0000, 2.0794]])
     """
 
     s: Number
     b: Number
+    floor: float | None
 
-    def __init__(self, s: Number = 0.43, b: Number = 0.0) -> None:
+    def __init__(self, s: Number = 0.43, b: Number = 0.0, floor: float | None = None) -> None:
         super().__init__()
         self.hold("s", finite("s", s))
         self.hold("b", finite("b", b))
+        if floor is None:
+            self.floor = None
+        else:
+            self.hold("floor", number("floor", floor, hint=", or None for no floor"))
 
     def at_length(self, n: Tensor) -> Tensor:
-        return per_head("s", self.s, n) * n.log() + per_head("b", self.b, n)
+        factor = per_head("s", self.s, n) * n.log() + per_head("b", self.b, n)
+        return factor if self.floor is None else factor.clamp(min=self.floor)
 
     def bound(self, n: int) -> float:
-        return largest_magnitude(self.s * math.log(n) + self.b)
+        factor = torch.as_tensor(self.s * math.log(n) + self.b, dtype=torch.float64)
+        return largest_magnitude(factor if self.floor is None else factor.clamp(min=self.floor))
 
 
 class LearnableLogLength(LogLength):
@@ -63,5 +78,5 @@ class LearnableLogLength(LogLength):
     paper="arXiv:2501.19399",
     learnable=lambda embed_dim, num_heads: LearnableLogLength(num_heads),
 )
-def ssmax(s: Number = 0.43, b: Number = 0.0) -> Rule:
-    return Rule(scale=LogLength(s, b))
+def ssmax(s: Number = 0.43, b: Number = 0.0, floor: float | None = None) -> Rule:
+    return Rule(scale=LogLength(s, b, floor))

@@ -8,29 +8,43 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from undilute.rules.base import Rule, Scale
-from undilute.rules.parameters import number
+from undilute.rules.parameters import Number, above, largest, per_head
 from undilute.rules.registry import register
 
 
 class LogN(Scale):
-    """max(1, log n / log L), L = ``train_length``."""
+    """max(1, log n / log L).
 
-    train_length: float
+    Parameters
+    ----------
+    train_length : L > 1, one number or one per head
 
-    def __init__(self, train_length: float) -> None:
+    Examples
+    --------
+    >>> import torch, undilute as ud
+    >>> ud.rules.LogN(torch.tensor([16.0, 256.0])).at_length(torch.full((2, 1, 1), 4096.0)).flatten()
+    tensor([3.0000, 1.5000])
+    """
+
+    train_length: Number
+
+    def __init__(self, train_length: Number) -> None:
         super().__init__()
-        self.hold("train_length", number("train_length", train_length, 1.0))
+        self.hold("train_length", above("train_length", train_length, 1.0))
 
     def at_length(self, n: Tensor) -> Tensor:
-        return (n.log() / math.log(self.train_length)).clamp(min=1.0)
+        length = per_head("train_length", self.train_length, n)
+        return (n.log() / (length.log() if isinstance(length, Tensor) else math.log(length))).clamp(min=1.0)
 
     def bound(self, n: int) -> float:
-        return max(1.0, math.log(n) / math.log(self.train_length))
+        length = torch.as_tensor(self.train_length, dtype=torch.float64)
+        return max(1.0, largest(math.log(n) / length.log()))
 
 
 @register("logn", formula="softmax(max(1, log n / log L)·z)", paper="arXiv:2309.16609")
-def logn(train_length: float = 2048) -> Rule:
+def logn(train_length: Number = 2048) -> Rule:
     return Rule(scale=LogN(train_length))
