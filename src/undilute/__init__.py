@@ -6,13 +6,16 @@
 torch.Size([1, 8, 16, 64])
 """
 
-from undilute import integrations, losses, measures, models, nn, rules, structures, theory
+from undilute import integrations, losses, measures, models, nn, rules, structures, theory, treatment
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
 from undilute.models import capture
+from undilute.models.implementations import register_with_transformers
+from undilute.treatment import Plan, apply, calibrate
 
+register_with_transformers()
 __version__ = "0.1.0"
 
 __all__ = [
@@ -20,9 +23,12 @@ __all__ = [
     "InvalidTensor",
     "InvalidValue",
     "MissingExtra",
+    "Plan",
     "UndiluteError",
     "UnknownName",
+    "apply",
     "attention",
+    "calibrate",
     "capture",
     "diagnose",
     "explain",
@@ -35,4 +41,5 @@ __all__ = [
     "set_memory_budget",
     "structures",
     "theory",
+    "treatment",
 ]

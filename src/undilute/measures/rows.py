@@ -44,6 +44,8 @@ class Rows:
     Attributes
     ----------
     logits : (heads, rows, keys), scaled, with every bias; anything finite where hidden
+    used : (heads, rows, keys), the weights that another rule than softmax makes of them, 0 where hidden; what measures
+        say of weights is said of these, and only spread and lead are the logits'; None for softmax
     visible : (rows, keys) or (heads, rows, keys) bool; None if every row sees every key
     own : (rows,), index of each query's own key
     first : index of the first real token's key; padding may come before it; below 0 if a cache has dropped it
@@ -61,6 +63,7 @@ class Rows:
     reach: Tensor | None = None
     x: Tensor | None = None
     settings: Settings = Settings()
+    used: Tensor | None = None
     _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -94,11 +97,20 @@ class Rows:
         The floor keeps weights and their squares normal numbers: on denormal ones a CPU is a hundred times slower. It
         stands in for every smaller weight, a hidden key's too, and n times e^FLOOR is far below rounding.
         """
-        return (self.masked - self.largest).clamp_(min=FLOOR[self.logits.dtype])
+        floor = FLOOR[self.logits.dtype]
+        if self.used is not None:
+            return self.exponentials.log().clamp_(min=floor)
+        return (self.masked - self.largest).clamp_(min=floor)
 
     @cached_property
     def exponentials(self) -> Tensor:
-        """(heads, rows, keys): e^(z − max z); next to 0 where hidden, 0 in a row that sees nothing."""
+        """(heads, rows, keys): e^(z − max z); next to 0 where hidden, 0 in a row that sees nothing.
+
+        Of given weights: their multiples of the largest one.
+        """
+        if self.used is not None:
+            largest = self.used.amax(-1, keepdim=True)
+            return self.used / largest.masked_fill(largest == 0, 1.0)
         e = self.below.exp()
         return e if self.visible is None or bool((self.n > 0).all()) else e.mul_(self.n[..., None] > 0)
 
@@ -106,11 +118,17 @@ class Rows:
     def total(self) -> Tensor:
         """(heads, rows, 1): Σ e^(z − max z) over the keys; 1 for a row that sees nothing."""
         total = self.exponentials.sum(-1, keepdim=True)
-        return total if self.visible is None else total.masked_fill(total == 0, 1.0)
+        never_zero = self.visible is None and self.used is None
+        return total if never_zero else total.masked_fill(total == 0, 1.0)
 
     @cached_property
     def kept(self) -> Tensor:
-        """(heads, rows, 1): the share of the attention that goes to keys at all; 1 without an outside sink."""
+        """(heads, rows, 1): the share of the attention that goes to keys at all; 1 without an outside sink.
+
+        A rule whose weights do not sum to 1 may hand out more or less.
+        """
+        if self.used is not None:
+            return self.used.sum(-1, keepdim=True)
         if self.outside is None:
             return torch.ones_like(self.total)
         kept = torch.sigmoid(self.largest + self.total.log() - self.outside[..., None])
@@ -124,12 +142,15 @@ class Rows:
     @cached_property
     def weights(self) -> Tensor:
         """(heads, rows, keys): what each value is multiplied by; sums to ``kept``."""
+        if self.used is not None:
+            return self.used
         return self.probabilities if self.outside is None else self.probabilities * self.kept
 
     @cached_property
     def ranked(self) -> Tensor:
         """(heads, rows, ≤ max(top, RANKED)): indices of the heaviest keys, heaviest first; hidden ones come last."""
-        return self.masked.topk(min(max(self.settings.top, RANKED), self.logits.shape[-1]), dim=-1).indices
+        by = self.masked if self.used is None else self.below + (0.0 if self.visible is None else self._hidden(LOWEST))
+        return by.topk(min(max(self.settings.top, RANKED), self.logits.shape[-1]), dim=-1).indices
 
     @cached_property
     def heaviest(self) -> tuple[Tensor, Tensor]:
@@ -151,9 +172,11 @@ class Rows:
         visible = None if self.visible is None else self.visible[..., start:]
         if start >= keys:  # nothing is left: one key that no row sees
             start, visible = keys - 1, torch.zeros_like(self.logits[0, :, :1], dtype=torch.bool)
+        used = None if self.used is None else self.used[..., start:] * (1.0 if visible is None else visible)
         return replace(
             self,
             logits=self.logits[..., start:],
+            used=None if used is None else used / used.sum(-1, keepdim=True).clamp(min=torch.finfo(used.dtype).tiny),
             visible=visible,
             own=self.own - start,
             first=0,

@@ -12,4 +12,4 @@ from undilute.measures.rows import Rows
 def sink_share(rows: Rows) -> Tensor:
     """(heads, rows); what a learned sink outside the keys takes counts too."""
     keys = slice(max(rows.first, 0), max(rows.first + rows.settings.sinks, 0))
-    return rows.probabilities[..., keys].sum(-1) * rows.kept.squeeze(-1) + (1 - rows.kept.squeeze(-1))
+    return rows.probabilities[..., keys].sum(-1) * rows.kept.squeeze(-1) + (1 - rows.kept.squeeze(-1)).clamp(min=0.0)

@@ -7,7 +7,8 @@ learned sinks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +25,7 @@ class AttentionCall:
     Attributes
     ----------
     module : the attention layer
-    implementation : "sdpa", "eager", "flash_attention_2", …: it decides what a missing mask means
+    implementation : "sdpa", "eager", "flash_attention_2", "undilute:ssmax", …: it decides what a missing mask means
     query : (batch, heads, queries, features)
     key, value : (batch, key heads, keys, features)
     mask : None, (batch, 1 or heads, queries, keys) bool or to be added, or (batch, keys) padding
@@ -45,7 +46,6 @@ class AttentionCall:
                 f"attn_implementation = {self.implementation!r} hides its mask in a {type(self.mask).__name__}, which "
                 "cannot be read: load the model with attn_implementation='sdpa'."
             )
-        self.query, self.key, self.value = (t.detach() for t in (self.query, self.key, self.value))
 
     @property
     def queries(self) -> int:
@@ -122,11 +122,50 @@ class AttentionCall:
         if self.causal:
             behind = (rows + self.offset)[:, None] - torch.arange(keys, device=rows.device)
             near = behind >= 0
-            window = self.options.get("sliding_window")
-            if window and "flash" in self.implementation:
-                near = near & (behind < window)
+            if self.flag_window is not None:
+                near = near & (behind < self.flag_window)
             seen = near if seen is None else seen & near
         return seen
+
+    @property
+    def flag_window(self) -> int | None:
+        """The sliding window, where causality comes from a flag and no mask says how far back a query sees."""
+        return self.options.get("sliding_window") or None if self.causal and self._is_flash else None
+
+    @property
+    def engine_mask(self) -> Tensor | None:
+        """What hides keys or is added to the logits, as ``undilute.attention`` takes it; without the causal flag."""
+        mask: Tensor | None = self.mask
+        if mask is not None and mask.ndim == 2:
+            mask = mask[:, None, None, : self.keys].bool()
+        elif mask is not None:
+            mask = mask[..., : self.keys]
+        bias: Tensor | None = self.options.get("position_bias")
+        if bias is None:
+            return mask
+        bias = bias[..., : self.keys]
+        if mask is None:
+            return bias
+        return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
+
+    def of_heads(self, heads: Sequence[int]) -> AttentionCall:
+        """The same call for some of its query heads, each with the key head that it reads."""
+        own = torch.tensor(heads, device=self.query.device)
+        groups = self.query.shape[1] // self.key.shape[1]
+        kept = {
+            name: self.options[name].index_select(at, own)
+            for name, at in (("s_aux", 0), ("position_bias", 1))
+            if self.options.get(name) is not None and self.options[name].shape[at] > 1
+        }
+        per_head = self.mask is not None and self.mask.ndim == 4 and self.mask.shape[1] > 1
+        return replace(
+            self,
+            query=self.query.index_select(1, own),
+            key=self.key.index_select(1, own // groups),
+            value=self.value.index_select(1, own // groups),
+            mask=self.mask.index_select(1, own) if per_head else self.mask,
+            options=self.options | kept,
+        )
 
     def logits(self, batch: int, rows: Tensor, keys: int) -> Tensor:
         """The logits of some rows against the first ``keys`` keys, (heads, rows, keys), anything where hidden."""
@@ -165,7 +204,12 @@ class AttentionCall:
     def outside(self) -> Tensor | None:
         """(heads, 1): the logit of a learned sink that is no key, as gpt-oss has it."""
         sink: Tensor | None = self.options.get("s_aux")
-        return None if sink is None else self.full(sink.detach().reshape(-1, 1))
+        return None if sink is None else self.full(sink.reshape(-1, 1))
+
+    @property
+    def dropout(self) -> float:
+        """The share of weights to drop."""
+        return float(self.options.get("dropout") or 0.0)
 
     @property
     def scale(self) -> float:
@@ -184,9 +228,8 @@ class AttentionCall:
 
     @property
     def _is_prefill_of_static_cache(self) -> bool:
-        return (
-            self.mask is None
-            and self.causal
-            and self.key.shape[2] > self.queries
-            and "flash" not in self.implementation
-        )
+        return self.mask is None and self.causal and self.key.shape[2] > self.queries and not self._is_flash
+
+    @property
+    def _is_flash(self) -> bool:
+        return "flash" in self.implementation and ":" not in self.implementation

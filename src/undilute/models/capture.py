@@ -26,6 +26,7 @@ from undilute.errors import InvalidValue, MissingExtra
 from undilute.measures import registry
 from undilute.measures.rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
+from undilute.models.head_rules import rules_of
 from undilute.models.intercept import Attention, intercepted
 from undilute.rules.parameters import count
 
@@ -165,15 +166,19 @@ class Capture(AbstractContextManager["Capture"]):
         visible = call.visible(batch, rows, keys)
         if visible is not None and bool(visible.all()):
             visible = None
+        logits, reach, used = call.logits(batch, rows, keys), call.reach(batch, rows, keys, visible), None
+        if (rules := rules_of(call.module, call.implementation, len(logits))) is not None:
+            (logits, used), reach = rules.weigh(logits, visible), None  # the bound knows no scale but the model's
         block = Rows(
-            call.logits(batch, rows, keys),
+            logits,
             visible,
             own,
             first=first,
             outside=call.outside,
-            reach=call.reach(batch, rows, keys, visible),
+            reach=reach,
             x=self._vectors(call, batch, keys),
             settings=self.settings,
+            used=used,
         )
         measured = {each.name: each.compute(block).double().cpu() for each in self.measures}
         n = block.n[0].long().cpu()

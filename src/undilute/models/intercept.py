@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from undilute.errors import InvalidValue, MissingExtra
+from undilute.models import head_rules
 
 Attention = Callable[..., Any]
 Around = Callable[[str, Attention], Attention]
@@ -73,7 +74,7 @@ def _between(around: Around, original: str, configs: list[Any], names: dict[str,
     """The function to register: the intercepted one, with the original's name in the configurations while it runs."""
 
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        function = around(implementation(original), _function(module, original))
+        function = around(implementation(original), function_of(module, original))
         config: Any = getattr(module, "config", None)
         ours = getattr(config, "_attn_implementation", None)
         if ours != names[original]:
@@ -87,10 +88,16 @@ def _between(around: Around, original: str, configs: list[Any], names: dict[str,
     return attend
 
 
-def _function(module: nn.Module, original: str) -> Attention:
-    """What ``original`` means to this module: a registered function, or the eager one of the file it comes from."""
+def function_of(module: nn.Module, original: str) -> Attention:
+    """What ``original`` means to this module: its own rules, a registered function, or the eager one of its file.
+
+    Interceptions may be nested in any order; rules come last, in the place of the model's own attention.
+    """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    if not original.startswith(PREFIX) and head_rules.ATTRIBUTE in module._modules:
+        treated: Attention = head_rules.attention(original)
+        return treated
     for kind in type(module).__mro__:
         source = sys.modules.get(kind.__module__)
         registry = getattr(source, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)

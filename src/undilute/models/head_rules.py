@@ -1,0 +1,198 @@
+"""Which rule makes the weights of each head of an attention layer?
+
+A treated layer carries its rules as a submodule, so that they move with ``.to()``, train with the model and are gone
+when the treatment is undone. Every path of a model's attention ends here: generation with a cache, padding, grouped
+heads, sliding windows, soft caps, learned sinks; and measuring asks the same rules for the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from undilute.engine.budget import memory_budget
+from undilute.engine.call import prepare
+from undilute.engine.routing import run
+from undilute.errors import InvalidValue
+from undilute.models.attention_call import AttentionCall
+from undilute.rules import registry
+from undilute.rules.base import Rule
+from undilute.rules.maps.sink import Sink
+from undilute.rules.maps.softmax import Softmax
+
+ATTRIBUTE = "undilute_rules"
+IMPLEMENTATION = "undilute:"
+PACKED = ("cu_seq_lens_q", "cu_seqlens_q")
+TEMPORARIES = 8  # tensors of a block's size that are alive at once where logits are capped
+
+
+class HeadRules(nn.Module):
+    """The rules of one layer, each for some of its heads.
+
+    Parameters
+    ----------
+    groups : (indices of heads, rule) for all heads of the layer, each head once; a rule's parameters given per head
+        are those of its own heads, in the order of the indices
+
+    Examples
+    --------
+    >>> import undilute as ud
+    >>> rules = HeadRules([((0, 2), ud.rules.get("ssmax")), ((1, 3), ud.rules.get("softmax"))])
+    >>> rules.of_head(2)
+    Rule(
+      (scale): LogLength(s=0.43, b=0)
+      (map): Softmax()
+    )
+    """
+
+    def __init__(self, groups: Sequence[tuple[Sequence[int], Rule]]) -> None:
+        super().__init__()
+        self.indices = [tuple(indices) for indices, _ in groups]
+        self.rules = nn.ModuleList(each for _, each in groups)
+
+    @property
+    def groups(self) -> list[tuple[tuple[int, ...], Rule]]:
+        """(indices of heads, rule)."""
+        return list(zip(self.indices, self.rules, strict=True))  # type: ignore[arg-type]
+
+    @property
+    def heads(self) -> int:
+        return sum(map(len, self.indices))
+
+    def of_head(self, head: int) -> Rule:
+        """The rule of one head, with its own share of parameters given per head."""
+        for indices, rule in self.groups:
+            if head in indices:
+                return rule.heads([indices.index(head)], len(indices))
+        raise InvalidValue(f"head {head}: must be one of the layer's {self.heads}, 0 to {self.heads - 1}.")
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """The layer's output, (batch, heads, queries, features)."""
+        if len(self.indices) == 1:
+            return _attend(call, self.groups[0][1])
+        outputs = [_attend(call.of_heads(indices), rule) for indices, rule in self.groups]
+        order = [head for indices in self.indices for head in indices]
+        places = torch.tensor(order, device=call.query.device).argsort()
+        return torch.cat(outputs, 1).index_select(1, places)
+
+    def weigh(self, logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the rules make of some rows: scaled logits, and the weights unless those are the logits' softmax.
+
+        Weights of either sign (SA-Softmax has them) count by their magnitude.
+
+        Parameters
+        ----------
+        logits : (heads, rows, keys), anything finite where hidden
+        visible : (rows, keys) or (heads, rows, keys) bool; None if every row sees every key
+        """
+        seen = torch.ones_like(logits, dtype=torch.bool) if visible is None else visible.expand(logits.shape)
+        scaled, weights = torch.empty_like(logits), torch.empty_like(logits)
+        for indices, rule in self.groups:
+            heads = list(indices)
+            z = logits[heads].masked_fill(~seen[heads], 0.0)
+            z = z * rule.scale(z, seen[heads])
+            scaled[heads], weights[heads] = z, rule.map(z, seen[heads]).abs()
+        return scaled, None if all(type(rule.map) is Softmax for _, rule in self.groups) else weights
+
+
+def rules_of(module: nn.Module, implementation: str, heads: int) -> HeadRules | None:
+    """The rules of an attention layer; None if it has its model's own softmax.
+
+    Parameters
+    ----------
+    module : the attention layer
+    implementation : the model's, such as "sdpa" or "undilute:ssmax"
+    heads : query heads of the layer
+    """
+    own = module._modules.get(ATTRIBUTE)
+    if isinstance(own, HeadRules):
+        return own
+    if implementation.startswith(IMPLEMENTATION):
+        return _preset(registry.preset(implementation.removeprefix(IMPLEMENTATION)).factory, heads)
+    return None
+
+
+@lru_cache(maxsize=64)
+def _preset(factory: registry.Factory, heads: int) -> HeadRules:
+    return HeadRules([(range(heads), registry.as_rule(factory()))])
+
+
+def attention(implementation: str) -> Any:
+    """An attention function, as transformers calls it, whose weights are made by the layer's rules."""
+
+    def attend(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **options: Any
+    ) -> tuple[Tensor, None]:
+        call = AttentionCall(module, implementation, query, key, value, attention_mask, options)
+        rules = rules_of(module, implementation, query.shape[1])
+        assert rules is not None
+        if rules.heads != query.shape[1]:
+            raise InvalidValue(
+                f"{type(module).__name__} attends with {query.shape[1]} heads: its rules are for {rules.heads}; apply "
+                "them to the model as it is now."
+            )
+        return rules.attend(call).transpose(1, 2).contiguous(), None
+
+    return attend
+
+
+def obstacle(call: AttentionCall, rule: Rule) -> str | None:
+    """Why a rule cannot take the place of softmax in this layer, in words that follow a colon; None if it can."""
+    if call.options.get("s_aux") is not None and type(rule.map) is not Softmax:
+        return (
+            f"{type(call.module).__name__} has learned sinks, which only softmax can take in: give a rule whose map is "
+            f"Softmax, with any scale, not {type(rule.map).__name__}"
+        )
+    return None
+
+
+def _attend(call: AttentionCall, rule: Rule) -> Tensor:
+    """Output of one rule for all heads of the call, (batch, heads, queries, features)."""
+    if any(call.options.get(name) is not None for name in PACKED):
+        raise InvalidValue(
+            "several sequences packed into one row: their borders reach the attention only as lengths, which rules do "
+            "not read; give each sequence a row of the batch, with padding."
+        )
+    if (why := obstacle(call, rule)) is not None:
+        raise InvalidValue(f"{why}.")
+    sinks = call.options.get("s_aux")
+    if sinks is not None:
+        rule = Rule(rule.scale, Sink(sinks.to(torch.promote_types(sinks.dtype, torch.float32))))
+    if call.options.get("softcap") is not None:
+        return _capped(call, rule)
+    prepared = prepare(
+        call.query,
+        call.key[:, :, : call.keys],
+        call.value[:, :, : call.keys],
+        call.engine_mask,
+        dropout_p=call.dropout,
+        scale=call.scale,
+        enable_gqa=True,
+        rule=rule,
+        sliding_window=call.flag_window,
+        past=call.offset if call.causal else None,
+    )
+    return run(prepared)[0]
+
+
+def _capped(call: AttentionCall, rule: Rule) -> Tensor:
+    """The same where logits are capped, which no product of queries and keys can be: a block of rows at a time."""
+    groups = call.query.shape[1] // call.key.shape[1]
+    row = call.query.shape[1] * call.keys * 4 * TEMPORARIES
+    block = max(1, min(call.queries, memory_budget() // row))
+    parts = []
+    for batch in range(call.query.shape[0]):
+        value = call.full(call.value[batch][:, : call.keys]).repeat_interleave(groups, 0)
+        outputs = []
+        for start in range(0, call.queries, block):
+            rows = torch.arange(start, min(start + block, call.queries), device=call.query.device)
+            visible = call.visible(batch, rows, call.keys)
+            weights = rule(call.logits(batch, rows, call.keys), visible)
+            outputs.append(F.dropout(weights, call.dropout, training=call.dropout > 0) @ value)
+        parts.append(torch.cat(outputs, 1))
+    return torch.stack(parts).to(call.query.dtype)

@@ -1,0 +1,81 @@
+"""How does ``attn_implementation="undilute:ssmax"`` come to mean something?
+
+Every rule of the registry is made known to transformers under that name, with torch's mask function beside it (a name
+that has none silently loses its causal mask). transformers is heavy, and importing undilute must not import it: if it
+is not there yet, the names are registered as soon as somebody else has imported it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from undilute.models.head_rules import IMPLEMENTATION, attention
+from undilute.rules import registry
+
+HOME = "transformers.modeling_utils"  # where AttentionInterface is
+
+
+def name_in_transformers(rule: str) -> str:
+    """What to give as ``attn_implementation``.
+
+    Examples
+    --------
+    >>> name_in_transformers("ssmax")
+    'undilute:ssmax'
+    """
+    return IMPLEMENTATION + rule
+
+
+def register_with_transformers() -> None:
+    """Make every rule, and every later one, known to transformers: now, or when it is imported."""
+    if HOME in sys.modules:
+        registry.on_register(_register)
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+def _register(rule: str) -> None:
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    name = name_in_transformers(rule)
+    AttentionInterface.register(name, attention(name))
+    AttentionMaskInterface.register(name, sdpa_mask)
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Lets the usual finders find transformers' module, and registers once it has run; then it is gone."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != HOME:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenRegister(spec.loader)
+        return spec
+
+
+class _ThenRegister(importlib.abc.Loader):
+    """A loader, and what comes after it."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        registry.on_register(_register)
+
+    def __getattr__(self, name: str) -> Any:  # inspect asks a loader for the source
+        return getattr(self.loader, name)

@@ -1,0 +1,235 @@
+"""How does a model get another rule?  In place, for some heads or all of them, and undone on exit.
+
+    with undilute.apply(model, "adaptive"):
+        model.generate(...)
+    undilute.apply(model, {"layers.12.*": "ssmax", "layers.*.heads.3": "top-k"})
+
+No weight is touched. The layers that get a rule carry it as a submodule while the treatment lasts, and the model's
+attention finds it there; the masks, caches and positions stay the model's own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from undilute.errors import InvalidValue
+from undilute.models.attention_call import AttentionCall
+from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
+from undilute.models.intercept import Attention, check_supported, intercepted
+from undilute.rules import registry
+from undilute.rules.base import Map, Rule, Scale
+from undilute.treatment.attention_layers import first_calls, layers_of
+from undilute.treatment.patterns import Head, Layer, matched
+from undilute.treatment.plan import Assignment, Plan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+RuleLike = str | Rule | Map | Scale
+Treatment = RuleLike | Mapping[str, RuleLike] | Plan | PathLike[str]
+
+
+class Treated(AbstractContextManager["Treated"]):
+    """A treatment in force. Leave it as a context, or call ``undo()``; or keep it for good.
+
+    Attributes
+    ----------
+    plan : which rule each head has
+    rules : layer's name → its :class:`HeadRules`, with the parameters that learn, if any
+    """
+
+    def __init__(self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules]) -> None:
+        self.model, self.plan, self.rules = model, plan, rules
+        with ExitStack() as stack:
+            modules = dict(model.named_modules())
+            for name, each in rules.items():
+                stack.callback(_put, modules[name], modules[name]._modules.get(ATTRIBUTE))
+                _put(modules[name], each)
+            stack.enter_context(intercepted(model, _unchanged))
+            self._stack = stack.pop_all()
+        self._in_force = True
+
+    def undo(self) -> None:
+        """Put the model back as it was before; nothing to do the second time."""
+        modules = dict(self.model.named_modules())
+        if self._in_force and any(
+            modules[name]._modules.get(ATTRIBUTE) is not each for name, each in self.rules.items()
+        ):
+            raise InvalidValue("a later treatment of this model is still in force: undo that one first.")
+        self._in_force = False
+        self._stack.close()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What can be learned in the rules: for an optimiser."""
+        return [parameter for rules in self.rules.values() for parameter in rules.parameters()]
+
+    def __enter__(self) -> Treated:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __repr__(self) -> str:
+        return f"Treated({type(self.model).__name__}, {len(self.plan.heads)} heads)"
+
+
+def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] = ()) -> Treated:
+    """Give the heads of a Hugging Face model other rules, in place, until the context is left or for good.
+
+    Parameters
+    ----------
+    model : a causal language model or encoder whose attention goes through ``AttentionInterface``; with or without
+        cache, padding, grouped heads, sliding windows, soft caps; in training too
+    treatment : a rule (name or object) for every head; ``{pattern: rule}`` for some, where a later pattern wins (see
+        ``undilute.treatment.patterns``); a :class:`Plan`, or the path of one. Heads without a rule keep their softmax
+    learn : names of rules' parameters to learn, such as ``("s",)`` for SSMax: each head and layer gets its own, as a
+        parameter of the model that starts at the rule's value
+
+    Returns
+    -------
+    Treated
+        A context manager; the treatment is in force at once, so the result may also be ignored. ``undo()`` ends it.
+        Treatments end in the reverse order in which they began.
+
+    Examples
+    --------
+    >>> import torch, transformers, undilute as ud
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1)
+    >>> model = transformers.GPT2LMHeadModel(config).eval()
+    >>> ids = torch.arange(20)[None]
+    >>> before = model(ids).logits
+    >>> with ud.apply(model, "ssmax"):
+    ...     torch.equal(model(ids).logits, before)
+    False
+    >>> torch.equal(model(ids).logits, before)
+    True
+    """
+    check_supported(model)
+    calls = first_calls(model)
+    plan = planned(type(model).__name__, layers_of(calls), treatment)
+    rules = {name: _head_rules(index, call, plan) for index, (name, call) in enumerate(calls.items())}
+    in_force = {name: each for name, each in rules.items() if each is not None}
+    if learn:
+        _learn(in_force, learn)
+    return Treated(model, plan, in_force)
+
+
+def planned(architecture: str, layers: Sequence[Layer], treatment: Treatment) -> Plan:
+    """Any treatment as a plan for a model with these layers."""
+    if isinstance(treatment, str) and treatment.endswith(".json"):
+        treatment = Path(treatment)
+    if isinstance(treatment, PathLike):
+        treatment = Plan.load(Path(treatment))
+    if isinstance(treatment, Plan):
+        treatment.check_fits(architecture, layers)
+        return treatment
+    mapping = treatment if isinstance(treatment, Mapping) else {"*": treatment}
+    if not mapping:
+        raise InvalidValue("the treatment is an empty mapping: must be {pattern: rule} with at least one pattern.")
+    chosen: dict[Head, int] = {}
+    rules = [registry.get(each) for each in mapping.values()]
+    for number, pattern in enumerate(mapping):
+        chosen |= dict.fromkeys(matched(pattern, layers), number)
+    assignments = [
+        Assignment(layer, tuple(heads), rules[number])
+        for layer in range(len(layers))
+        for number in dict.fromkeys(value for (at, _), value in sorted(chosen.items()) if at == layer)
+        if (heads := [head for (at, head), value in sorted(chosen.items()) if (at, value) == (layer, number)])
+    ]
+    names = {pattern: each if isinstance(each, str) else type(each).__name__ for pattern, each in mapping.items()}
+    described = ", ".join(dict.fromkeys(names.values()))
+    return Plan(architecture, layers, assignments, {"rule": described})
+
+
+def _head_rules(index: int, call: AttentionCall, plan: Plan) -> HeadRules | None:
+    """The rules of one layer, for all of its heads; None if none of them gets one."""
+    groups = [(each.heads, _own(each.rule, call)) for each in plan.assignments if each.layer == index]
+    if not groups:
+        return None
+    for heads, rule in groups:
+        _check(index, call, heads, rule)
+    given = {head for heads, _ in groups for head in heads}
+    before = rules_of(call.module, call.implementation, call.query.shape[1])
+    if before is None:
+        rest = tuple(head for head in range(call.query.shape[1]) if head not in given)
+        return HeadRules([*groups, (rest, Rule())] if rest else groups)
+    for heads, rule in before.groups:  # a head without a new rule keeps the one that it has
+        left = [head for head in heads if head not in given]
+        if left and len(left) < len(heads):
+            if any(True for _ in rule.parameters()):
+                raise InvalidValue(f"layer {index}: its heads learn a rule together; undo that treatment first.")
+            rule = rule.heads([heads.index(head) for head in left], len(heads))
+        if left:
+            groups.append((tuple(left), rule))
+    return HeadRules(groups)
+
+
+def _own(rule: Rule, call: AttentionCall) -> Rule:
+    """A copy for this layer, where its queries are; a rule that learns is shared, so that its learning stays one."""
+    if any(True for _ in rule.parameters()):
+        return rule
+    return copy.deepcopy(rule).to(call.query.device)
+
+
+def _check(index: int, call: AttentionCall, heads: Sequence[int], rule: Rule) -> None:
+    """Refuse what cannot stand in for this layer's softmax, before anything is changed."""
+    if type(rule.scale).on is not Scale.on:
+        raise InvalidValue(
+            f"the scale {type(rule.scale).__name__} is computed from the layer's input, which an attention call does "
+            "not hold, so it cannot decode: give its fixed form, such as rule = 'as-entmax', or train it in "
+            "undilute.nn.Attention."
+        )
+    for name, value in (*rule.named_parameters(), *rule.named_buffers()):
+        if value.dim() > 2:
+            raise InvalidValue(
+                f"{name} has shape {tuple(value.shape)}, values for the rows of one input, so it cannot decode: give "
+                "one number, or one per head."
+            )
+    if (why := obstacle(call, rule)) is not None:
+        raise InvalidValue(f"layer {index}: {why}.")
+    HeadRules([(range(len(heads)), rule)]).attend(call.of_heads(heads))  # what does not fit shows on two tokens
+
+
+def _learn(rules: dict[str, HeadRules], names: Sequence[str]) -> None:
+    """Turn the parameters of these names into learned ones, one value per head."""
+    if isinstance(names, str):
+        raise InvalidValue(f"learn = {names!r}: must be names of parameters in a list, such as ({names!r},).")
+    found = set()
+    for each in rules.values():
+        for indices, rule in each.groups:
+            for part in (rule.scale, rule.map):
+                for name in set(names) & set(part.__dict__.get("_held", [])):
+                    found.add(name)
+                    part.learn(name, len(indices))
+    missing = sorted(set(names) - found)
+    if missing:
+        held = {name for each in rules.values() for rule in each.rules for name in _held(rule)}
+        raise InvalidValue(
+            f"learn = {list(names)!r}: no rule of the treatment has a parameter {missing[0]!r}; there is "
+            f"{', '.join(sorted(held)) or 'none'}."
+        )
+
+
+def _held(rule: Any) -> list[str]:
+    return [name for part in (rule.scale, rule.map) for name in part.__dict__.get("_held", [])]
+
+
+def _put(module: nn.Module, rules: nn.Module | None) -> None:
+    if rules is None:
+        module._modules.pop(ATTRIBUTE, None)
+    else:
+        module.add_module(ATTRIBUTE, rules)
+
+
+def _unchanged(implementation: str, function: Attention) -> Attention:
+    return function

@@ -1,0 +1,61 @@
+"""Which modules of a model attend, in which order, and with how many heads?
+
+Asked of the model itself: a pass over two tokens shows every attention call, whatever the architecture names its
+layers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from undilute.errors import InvalidValue
+from undilute.models.attention_call import AttentionCall
+from undilute.models.forward_pass import evaluating, forward_pass
+from undilute.models.intercept import Attention, function_of, intercepted
+from undilute.treatment.patterns import Layer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
+    """The first attention call of each layer, by the layer's name, in the order in which they run.
+
+    Examples
+    --------
+    >>> import transformers
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1)
+    >>> list(first_calls(transformers.GPT2LMHeadModel(config)))
+    ['transformer.h.0.attn', 'transformer.h.1.attn']
+    """
+    names = {module: name for name, module in model.named_modules()}
+    calls: dict[str, AttentionCall] = {}
+
+    def around(implementation: str, function: Attention) -> Attention:
+        def attend(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
+        ) -> Any:
+            name = names.get(module, type(module).__name__)
+            calls.setdefault(name, AttentionCall(module, implementation, query, key, value, mask, options))
+            plain = function_of(module, implementation)  # nobody else who watches the model is to see this pass
+            return plain(module, query, key, value, mask, *args, **options)
+
+        return attend
+
+    devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda}
+    with torch.no_grad(), evaluating(model), torch.random.fork_rng(sorted(devices)), intercepted(model, around):
+        forward_pass(model, torch.zeros(2, dtype=torch.int64))
+    if not calls:
+        raise InvalidValue(
+            f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its attention "
+            "cannot be changed from outside."
+        )
+    return calls
+
+
+def layers_of(calls: dict[str, AttentionCall]) -> list[Layer]:
+    """Names and numbers of heads."""
+    return [Layer(name, call.query.shape[1]) for name, call in calls.items()]

@@ -1,0 +1,120 @@
+"""Which heads are better off with the rule?  Those that lower the next-token loss of the calibration text.
+
+A gate g between a head's own output and the treated one, own + g·(treated − own), is 0 in the model as it is. The
+slope of the loss in every head's gate comes from one backward pass; it orders the heads. How many of the best to take
+is then tried: 1, 2, 4, … of them, as long as the slope promises something, each with a forward pass under the real
+rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from undilute.models.attention_call import AttentionCall
+from undilute.models.forward_pass import evaluating
+from undilute.models.head_rules import HeadRules
+from undilute.models.intercept import Attention, intercepted
+from undilute.treatment.apply import apply
+from undilute.treatment.patterns import Head, by_layer
+from undilute.treatment.plan import Plan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One number of heads that was tried, and the loss of the calibration text with it, in nats a token."""
+
+    heads: int
+    loss: float
+
+
+def selected(
+    model: PreTrainedModel, plan: Plan, windows: Tensor, on_progress: Callable[[float, str], None]
+) -> tuple[Plan, list[Trial]]:
+    """The plan for the heads that lower the loss, perhaps none; and what was tried.
+
+    Parameters
+    ----------
+    model : a causal language model
+    plan : a rule for every candidate
+    windows : (windows, tokens) of the calibration text
+    on_progress : (share, what is under way)
+    """
+    from undilute.treatment.evaluation.text_loss import losses
+
+    slopes = gate_slopes(model, plan, windows, lambda share: on_progress(share / 3, "ranking heads"))
+    order = sorted((head for head in plan.heads if slopes[head] < 0), key=lambda head: (slopes[head], head))
+    sizes = sorted({0, len(order), *(2**power for power in range(len(order).bit_length()))})
+    trials = []
+    for number, size in enumerate(sizes):
+        on_progress((1 + 2 * number / len(sizes)) / 3, f"trying {size} heads")
+        with apply(model, restricted(plan, order[:size])):
+            trials.append(Trial(size, float(losses(model, windows).mean())))
+    best = min(trials, key=lambda trial: (trial.loss, trial.heads))
+    return restricted(plan, order[: best.heads]), trials
+
+
+def restricted(plan: Plan, heads: Sequence[Head]) -> Plan:
+    """The plan for some of its heads only."""
+    own = by_layer(heads)
+    kept = []
+    for each in plan.assignments:
+        left = [head for head in each.heads if head in own.get(each.layer, ())]
+        if left:
+            kept.append(each.only(left))
+    return replace(plan, assignments=kept)
+
+
+def gate_slopes(
+    model: PreTrainedModel, plan: Plan, windows: Tensor, on_window: Callable[[float], None]
+) -> dict[Head, float]:
+    """d(loss) / d(gate) of every head of the plan, at a gate of 0, the mean over the windows, in nats a token."""
+    with apply(model, plan) as treated:
+        rules = dict(treated.rules)
+    layers = [layer.name for layer in plan.layers]
+    gates = {name: torch.zeros(each.heads, device=model.device, requires_grad=True) for name, each in rules.items()}
+    frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    try:
+        with torch.enable_grad(), evaluating(model), intercepted(model, _gated(model, rules, gates)):
+            for number, ids in enumerate(windows, start=1):
+                given = ids[None].to(model.device)
+                model(input_ids=given, labels=given, use_cache=False).loss.backward()
+                on_window(number / len(windows))
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+    slopes = {name: gate.grad / len(windows) for name, gate in gates.items() if gate.grad is not None}
+    return {(layer, head): float(slopes[layers[layer]][head]) for layer, head in plan.heads}
+
+
+def _gated(
+    model: nn.Module, rules: dict[str, HeadRules], gates: dict[str, Tensor]
+) -> Callable[[str, Attention], Attention]:
+    names = {module: name for name, module in model.named_modules()}
+
+    def around(implementation: str, function: Attention) -> Attention:
+        def attend(
+            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
+        ) -> Any:
+            output, *rest = function(module, query, key, value, mask, *args, **options)
+            name = names[module]
+            if name not in rules:
+                return (output, *rest)
+            with torch.no_grad():
+                call = AttentionCall(module, implementation, query, key, value, mask, options)
+                change = rules[name].attend(call).transpose(1, 2) - output
+            return (output + gates[name].to(output.dtype)[:, None] * change, *rest)
+
+        return attend
+
+    return around
+

@@ -1,0 +1,205 @@
+"""Which rule does each head of a model get?  A plan says so, as data: it can be saved, read, edited and applied.
+
+    plan = undilute.calibrate(model, tokenizer, text, rule="ssmax")
+    plan.save("plan.json")
+    undilute.apply(model, "plan.json")
+
+A plan belongs to the model it was made for: its architecture, layers and heads are kept with it and checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from undilute.errors import InvalidValue, UndiluteError
+from undilute.models.head_rules import ATTRIBUTE, HeadRules
+from undilute.report import files
+from undilute.rules.base import Rule
+from undilute.rules.data import from_data, to_data
+from undilute.treatment.attention_layers import first_calls, layers_of
+from undilute.treatment.patterns import Layer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SCHEMA = "undilute.plan/1"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A rule for some heads of one layer.
+
+    Attributes
+    ----------
+    layer : its index
+    heads : indices of its heads
+    rule : a rule; parameters given per head are those of ``heads``, in that order
+    """
+
+    layer: int
+    heads: tuple[int, ...]
+    rule: Rule
+
+    def only(self, heads: Sequence[int]) -> Assignment:
+        """The same for some of its heads."""
+        places = [self.heads.index(head) for head in heads]
+        return Assignment(self.layer, tuple(heads), self.rule.heads(places, len(self.heads)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rules of some heads of one model; the others keep their softmax.
+
+    Attributes
+    ----------
+    architecture : the model's class
+    layers : names and heads of its attention layers, in the order in which they run
+    assignments : rules for some heads of a layer; no head has two
+    made : how it came about, in words and figures; only for reading
+    """
+
+    architecture: str
+    layers: Sequence[Layer]
+    assignments: Sequence[Assignment]
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seen: set[tuple[int, int]] = set()
+        for each in self.assignments:
+            if not 0 <= each.layer < len(self.layers):
+                raise InvalidValue(f"the plan has a rule for layer {each.layer}: it has {len(self.layers)} layers.")
+            for head in each.heads:
+                if not 0 <= head < self.layers[each.layer].heads:
+                    raise InvalidValue(f"the plan has a rule for head {head} of layer {each.layer}: there is none.")
+                if (each.layer, head) in seen:
+                    raise InvalidValue(f"the plan has two rules for head {head} of layer {each.layer}: one is needed.")
+                seen.add((each.layer, head))
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """(layer, head) of every head that has a rule, in order."""
+        return sorted((each.layer, head) for each in self.assignments for head in each.heads)
+
+    @property
+    def summary(self) -> str:
+        """The plan in one sentence."""
+        total = sum(layer.heads for layer in self.layers)
+        what = str(self.made.get("rule") or "a rule")
+        return f"{what} for {len(self.heads):,} of {total:,} heads of {self.architecture}."
+
+    def rule_of(self, layer: int, head: int) -> Rule | None:
+        """The rule of one head; None if it keeps its softmax."""
+        for each in self.assignments:
+            if each.layer == layer and head in each.heads:
+                return each.only([head]).rule
+        return None
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> Plan:
+        """The plan that a treated model follows now: after training, with what was learned.
+
+        Examples
+        --------
+        >>> import transformers, undilute as ud
+        >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1)
+        >>> model = transformers.GPT2LMHeadModel(config)
+        >>> with ud.apply(model, {"layers.1.heads.2": "ssmax"}):
+        ...     plan = ud.Plan.of(model)
+        >>> plan.heads
+        [(1, 2)]
+        """
+        calls = first_calls(model)
+        assignments = []
+        for index, call in enumerate(calls.values()):
+            rules = call.module._modules.get(ATTRIBUTE)
+            groups = rules.groups if isinstance(rules, HeadRules) else []
+            assignments += [Assignment(index, heads, rule) for heads, rule in groups if not is_identity(rule)]
+        return cls(type(model).__name__, layers_of(calls), assignments)
+
+    def check_fits(self, architecture: str, layers: Sequence[Layer]) -> None:
+        """Raise unless a model of this kind is what the plan was made for."""
+        own, other = (
+            f"{name} with {len(parts)} attention layers of {_counts(parts)} heads"
+            for name, parts in ((self.architecture, self.layers), (architecture, layers))
+        )
+        if own != other:
+            raise InvalidValue(f"the plan is for another model: for {own}, and this is {other}.")
+        if list(self.layers) != list(layers):
+            raise InvalidValue(
+                f"the plan is for another model: its layers are {self.layers[0].name!r}, …, and this one's "
+                f"{layers[0].name!r}, …."
+            )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan as JSON, and return its path."""
+        return files.write(Path(path), self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """The plan of a file."""
+        try:
+            text = Path(path).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise InvalidValue(
+                f"cannot read the plan {str(path)!r}: {why}; give a file that plan.save wrote."
+            ) from None
+        try:
+            return cls.from_json(text)
+        except UndiluteError as error:
+            raise InvalidValue(f"cannot read the plan {str(path)!r}: {error}") from None
+
+    def to_json(self) -> str:
+        """Everything in the plan as JSON."""
+        content = {
+            "schema": SCHEMA,
+            "architecture": self.architecture,
+            "layers": [{"name": layer.name, "heads": layer.heads} for layer in self.layers],
+            "made": dict(self.made),
+            "assignments": [
+                {"layer": each.layer, "heads": list(each.heads), "rule": to_data(each.rule)}
+                for each in self.assignments
+            ],
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan of :meth:`to_json`."""
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidValue(f"it is not JSON ({error}).") from None
+        schema = content.get("schema") if isinstance(content, dict) else None
+        if schema != SCHEMA:
+            raise InvalidValue(f"its schema is {schema!r}: must be {SCHEMA!r}, as plan.save writes it.")
+        try:
+            return cls(
+                architecture=str(content["architecture"]),
+                layers=[Layer(str(each["name"]), int(each["heads"])) for each in content["layers"]],
+                assignments=[
+                    Assignment(int(each["layer"]), tuple(map(int, each["heads"])), from_data(each["rule"]))
+                    for each in content["assignments"]
+                ],
+                made=dict(content.get("made") or {}),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, UndiluteError):
+                raise
+            raise InvalidValue(f"it is incomplete or has a wrong entry ({type(error).__name__}: {error}).") from None
+
+
+def is_identity(rule: Rule) -> bool:
+    """Whether a rule is plain softmax, which is what a head has without one."""
+    from undilute.engine.scaling import is_trivial
+    from undilute.rules.maps.softmax import Softmax
+
+    return is_trivial(rule) and type(rule.map) is Softmax
+
+
+def _counts(layers: Sequence[Layer]) -> str:
+    return ", ".join(str(count) for count in sorted({layer.heads for layer in layers}))
