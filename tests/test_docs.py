@@ -77,7 +77,7 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec("\n".join(blocks), {})
     finally:
         ud.rules.unregister("squared-relu")
-    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.json", "plan.json"}
 
 
 def test_the_example_of_contributing_is_a_rule() -> None:

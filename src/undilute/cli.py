@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from undilute import __version__, cli_reproduce, rules
+from undilute import __version__, cli_reproduce, cli_treat, rules
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.rules.parameters import count
 
@@ -199,6 +199,10 @@ def diagnose_model(
         console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True, markup=False)
 
 
+app.command("treat")(cli_treat.treat)
+app.command("compare")(cli_treat.compare)
+
+
 @app.command("bench-diagnosis")
 def bench_diagnosis(
     model: Annotated[str, typer.Option(help="As for diagnose.")] = "smollm2",
@@ -214,7 +218,7 @@ def bench_diagnosis(
     from undilute.models import texts
     from undilute.report import files
 
-    sizes = _sizes("--lengths", lengths)
+    sizes = cli_treat.whole_numbers("--lengths", lengths)
     count("--repeat", repeat)
     with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model)
@@ -253,7 +257,7 @@ def bench(
     if "entmax" in chosen:
         chosen["entmax 1.3"] = rules.get("entmax", alpha=1.3)  # its default, 1.5, is entmax15 once more
         del chosen["entmax"]
-    sizes = _sizes("--lengths", lengths)
+    sizes = cli_treat.whole_numbers("--lengths", lengths)
     count("--heads", heads)
     count("--repeat", repeat)
     every = speed.settings(sizes, [s.strip() for s in spreads.split(",")], backward, decode)
@@ -275,10 +279,3 @@ def bench(
     }
     for name, content in contents.items():
         console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _sizes(name: str, text: str) -> list[int]:
-    try:
-        return [count(name, int(n)) for n in text.split(",")]
-    except ValueError:
-        raise InvalidValue(f"{name} = {text!r}: must be whole numbers separated by commas.") from None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from undilute.experiments.dilution import Dilution
-from undilute.experiments.result import Chart, Comparison, Result, Row, Series, Verdict
+from undilute.experiments.result import Chart, Comparison, HeatMap, Result, Row, Series, Verdict
 from undilute.experiments.temperature import Temperature
 
 EVIL = (
@@ -51,6 +51,19 @@ def hostile() -> Result:
     charts = [
         Chart("../../" + evil(12), evil(13), evil(14), evil(15), series, note=evil(16)),
         Chart("../../" + evil(12), evil(17), "x", "y", [boxes], x_log=2, y_log=10),
+        HeatMap(
+            "../../" + evil(12),
+            evil(30),
+            evil(31),
+            evil(32),
+            [evil(33), evil(34)],
+            [evil(35), evil(36)],
+            [[1.0, NAN], [math.inf, 0.5]],
+            evil(37),
+            better="lower",
+            centre=evil(35),
+            note=evil(38),
+        ),
         Chart("nothing", evil(18), "x", "y", []),
     ]
     rows: list[Row] = [{evil(19): evil(20), "n": n, "value": NAN if n % 7 == 0 else n / 3} for n in range(ROWS)]

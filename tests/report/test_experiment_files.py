@@ -17,7 +17,7 @@ import torch
 
 from tests.report.results import ROWS, dilution, hostile, temperature
 from undilute.errors import InvalidValue
-from undilute.experiments.result import Chart, Result, Series
+from undilute.experiments.result import Chart, HeatMap, Result, Series
 from undilute.report import experiment_files as kept
 
 SMALL = Result(
@@ -32,6 +32,20 @@ SMALL = Result(
 )
 
 
+RECALL = HeatMap(
+    "recall",
+    "t",
+    "tokens",
+    "rule",
+    ["512", "1,024"],
+    ["softmax", "ssmax"],
+    [[0.1 + 0.2, 1.0], [2.5, None]],
+    "recall, %",
+    better="higher",
+    centre="softmax",
+    note="n",
+)
+MAPPED = replace(SMALL, charts=[*SMALL.charts, RECALL, replace(RECALL, name="plain", better=None, centre=None)])
 LATER = replace(SMALL, tables={"later": [{"n": 1}]}, charts=[])
 
 
@@ -46,7 +60,9 @@ def strict(text: str) -> Any:
 # ---------------------------------------------------------------- there and back
 
 
-@pytest.mark.parametrize("result", [dilution(), temperature(), SMALL], ids=lambda result: str(len(result.tables)))
+@pytest.mark.parametrize(
+    "result", [dilution(), temperature(), SMALL, MAPPED], ids=lambda result: f"{result.id}-{len(result.charts)}"
+)
 def test_a_result_comes_back_the_same(result: Result) -> None:
     text = kept.to_json(result)
     assert kept.from_json(text) == result
@@ -81,6 +97,12 @@ def test_what_json_cannot_hold_becomes_null(value: float) -> None:
     assert again.charts[0].series[0].y[1] == 1.0
 
 
+def test_a_missing_cell_of_a_heat_map_comes_back_missing() -> None:
+    heat_map = replace(RECALL, values=[[math.nan, 1.0], [math.inf, None]])
+    (again,) = kept.from_json(kept.to_json(replace(SMALL, charts=[heat_map]))).charts
+    assert again == replace(RECALL, values=[[None, 1.0], [None, None]])
+
+
 def test_numbers_of_torch_and_numpy_are_numbers() -> None:
     rows: list[Any] = [{"a": np.float64(0.1), "b": np.int64(7), "c": torch.tensor(0.5), "d": np.bool_(True)}]
     series = Series("s", np.array([1.0, 2.0]), torch.tensor([3.0, 4.0], dtype=torch.float64))  # type: ignore[arg-type]
@@ -104,8 +126,8 @@ def test_the_file_has_a_line_for_each_row_and_sentence() -> None:
 # ---------------------------------------------------------------- files that are not ours
 
 
-def broken(change: Callable[[dict[str, Any]], Any]) -> str:
-    content = json.loads(kept.to_json(dilution()))
+def broken(change: Callable[[dict[str, Any]], Any], of: Result | None = None) -> str:
+    content = json.loads(kept.to_json(of or dilution()))
     change(content)
     return json.dumps(content)
 
@@ -138,6 +160,12 @@ FOREIGN = {
     "a base": (broken(lambda c: c["charts"][0].update(x_log=3)), "x_log is 3: must be 0, 2 or 10"),
     "a flag": (broken(lambda c: series_of(c).update(printed=1)), "printed is 1: must be true or false"),
     "a shorter y": (broken(lambda c: series_of(c)["y"].pop()), "columns of equal length"),
+    "a centre": (
+        broken(lambda c: c["charts"][1].update(centre="entmax"), MAPPED),
+        "centre = 'entmax' of the heat map 'recall': must be one of its rows",
+    ),
+    "cells": (broken(lambda c: c["charts"][1]["values"].pop(), MAPPED), "do not fit its labels"),
+    "a direction": (broken(lambda c: c["charts"][1].update(better="up"), MAPPED), "better is 'up': must be one of"),
     "a box of four": (broken(lambda c: series_of(c).update(boxes=[[1, 2, 3, 4]] * 9)), "boxes of five numbers"),
 }
 
@@ -188,7 +216,7 @@ def test_hostile_names_stay_inside_the_folder(tmp_path: Path) -> None:
     written = kept.save(hostile(), tmp_path / "a" / "run")
     assert all(path.parent == tmp_path / "a" / "run" for path in written)
     assert all(re.fullmatch(r"[a-z0-9-]+\.(csv|png|html|json)", path.name) for path in written)
-    assert len({path.name for path in written}) == len(written) == 3 + 3 + 2
+    assert len({path.name for path in written}) == len(written) == 3 + 4 + 2
     assert names(tmp_path) == {"a"}
     assert names(tmp_path / "a") == {"run"}
     assert (tmp_path / "a" / "run" / "empty.csv").read_bytes() == b""

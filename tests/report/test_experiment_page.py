@@ -17,7 +17,7 @@ import pytest
 from tests.report.browser import launched, opened
 from tests.report.results import EVIL, ROWS, dilution, evil, hostile, temperature
 from undilute.errors import MissingExtra
-from undilute.experiments.result import Comparison, Result
+from undilute.experiments.result import Comparison, HeatMap, Result
 from undilute.report import experiment_page, experiment_text
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_sources_on_arxiv_are_links() -> None:
 
 def test_hostile_text_is_shown_and_makes_no_element() -> None:
     page = Elements(experiment_page.page([hostile()]))
-    for number in (*range(1, 7), 13, 16, 17, 18, 19, 20, *range(21, 30)):
+    for number in (*range(1, 7), 13, 16, 17, 18, 19, 20, *range(21, 31), 38):
         assert evil(number) in page.text
     assert len(page.scripts) == 2
     assert not any("pwned" in script for script in page.scripts)
@@ -163,6 +163,40 @@ def test_no_result_at_all_still_makes_a_page() -> None:
 def test_an_experiment_that_is_not_known_is_named_by_its_id() -> None:
     page = Elements(experiment_page.page([replace(temperature(), id="from-the-future", charts=[])]))
     assert page.text.count("from-the-future") >= 2
+
+
+RECALL = HeatMap(
+    "recall",
+    "Recall by length",
+    "tokens of the haystack",
+    "rule",
+    ["512", "1,024", "2,048"],
+    ["softmax", "ssmax, calibrated"],
+    [[80.0, 60.5, 40.0], [75.0, None, 60.0]],
+    "recall, %",
+    better="higher",
+    centre="softmax",
+)
+TREATED = replace(
+    temperature(),
+    id="treat",
+    settings={"model": "<smollm2>", "rules": "adaptive"},
+    findings=["Loss is lower."],
+    tables={"losses": [{"tokens": 64, "loss": 3.5}]},
+    command="undilute treat",
+    comparisons=[],
+    charts=[RECALL, temperature().charts[0]],
+)
+
+
+def test_a_treatment_is_named_by_its_model_and_rule_and_nothing_was_printed() -> None:
+    page = Elements(experiment_page.page([TREATED]))
+    assert page.text.count("<smollm2> under adaptive") == 2  # title and heading
+    assert "treatment" in page.text
+    for absent in ("printed", "Printed", "reproduction", "Other set-up"):
+        assert absent not in page.text
+    compared = Elements(experiment_page.page([replace(TREATED, id="compare", settings={"model": "gpt2"})]))
+    assert compared.text.count("Rules compared on gpt2") == 2
 
 
 def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +292,28 @@ def test_a_printed_curve_is_drawn_where_its_numbers_are(page: Page) -> None:
     for (box, fill), x in zip(markers, printed.x, strict=True):
         assert (box["left"] + box["right"]) / 2 == pytest.approx(np.polyval(across, log10(x)), abs=1)
         assert fill == "rgb(255, 255, 255)"
+
+
+@pytest.mark.parametrize("width", [1280, 320])
+def test_a_heat_map_shows_every_value_in_its_place(tab: Page, tmp_path: Path, width: int) -> None:
+    tab.set_viewport_size({"width": width, "height": 800})
+    tab.emulate_media(color_scheme="light")
+    with opened(tab, put(tmp_path, TREATED)) as page:
+        draw_all(page)
+        plot = page.locator("[data-figure]").first
+        inside = "all => all.map(t => [t.textContent, t.getBoundingClientRect().toJSON()])"
+        written = plot.locator(".heatmap-label").evaluate_all(inside)
+        assert [text for text, _ in written if text != "–"] == ["80", "60.5", "40", "75", "60"]
+        at = {text: (box["x"], box["y"]) for text, box in written}
+        assert at["80"][1] == pytest.approx(at["40"][1], abs=1)
+        assert at["80"][1] < at["75"][1]
+        assert at["80"][0] < at["60.5"][0] < at["40"][0]
+        title, top = plot.locator(".gtitle").bounding_box(), plot.locator(".heatmaplayer").bounding_box()
+        assert title is not None
+        assert top is not None
+        assert title["y"] + title["height"] <= top["y"] + 1  # hides no cell
+        assert title["y"] >= (plot.bounding_box() or {})["y"]
+        assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.parametrize("width", [400, 320])

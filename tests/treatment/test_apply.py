@@ -147,6 +147,11 @@ def test_a_later_pattern_wins_and_others_keep_softmax() -> None:
     assert plan.rule_of(1, 0) is None
 
 
+def test_heads_with_the_same_rule_run_together() -> None:
+    with ud.apply(random_model("llama"), {f"layers.0.heads.{head}": "ssmax" for head in (0, 2, 3)}) as treated:
+        assert [each.heads for each in treated.plan.assignments] == [(0, 2, 3)]
+
+
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     model, ids = random_model("llama"), tokens(1, 24)
     per_head = ud.rules.LogLength(s=torch.tensor([0.1, 0.2, 0.3, 0.4]), b=0.5)

@@ -13,8 +13,11 @@ from typing import Any, Literal
 
 import torch
 
+from undilute.errors import InvalidValue
+
 Row = Mapping[str, float | int | str | bool | None]
 Verdict = Literal["agrees", "differs", "other set-up"]
+Better = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,48 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class HeatMap:
+    """A picture of a table: a value in each cell, and a colour that says which are better.
+
+    Attributes
+    ----------
+    name, title, x_label, y_label, note : as those of a chart
+    x, y : names of the columns from the left, and of the rows from the top
+    values : (rows, columns), None or NaN where there is none
+    value_label : what the values are, with their unit
+    better : which values are better; None where neither are
+    centre : the row that colours start from: a cell is coloured by its difference to this row in its own column;
+        None to colour by the values themselves
+
+    Examples
+    --------
+    >>> made = HeatMap("recall", "t", "tokens", "rule", ["512", "1,024"], ["softmax", "ssmax"], [[80, 40], [80, None]],
+    ...     "recall, %", better="higher", centre="softmax")
+    >>> len(made.values)
+    2
+    """
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    x: Sequence[str]
+    y: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    value_label: str
+    better: Better | None = None
+    centre: str | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.y) or any(len(row) != len(self.x) for row in self.values):
+            shape = f"{len(self.y)} rows of {len(self.x)}"
+            raise InvalidValue(f"the values of the heat map {self.name!r} do not fit its labels: must be {shape}.")
+        if self.centre is not None and self.centre not in self.y:
+            raise InvalidValue(f"centre = {self.centre!r} of the heat map {self.name!r}: must be one of its rows.")
+
+
+@dataclass(frozen=True)
 class Result:
     """What a run found: everything that its page shows, and nothing else, so that ``results.json`` can make it anew.
 
@@ -122,7 +167,7 @@ class Result:
     findings: Sequence[str]
     comparisons: Sequence[Comparison]
     tables: Mapping[str, Sequence[Row]]
-    charts: Sequence[Chart]
+    charts: Sequence[Chart | HeatMap]
     seconds: float = 0.0
     made: Mapping[str, str] = field(default_factory=lambda: made_now())
     command: str = ""

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from undilute.errors import InvalidValue
 from undilute.experiments.experiment import every
-from undilute.experiments.result import Chart, Comparison, Result, Row, Series, Verdict
+from undilute.experiments.result import Better, Chart, Comparison, HeatMap, Result, Row, Series, Verdict
 from undilute.report import experiment_charts, experiment_page, files
 from undilute.report.experiment_page import chart_files, table_files
 
@@ -31,12 +31,18 @@ RESULTS, PAGE = "results.json", "index.html"
 # ---------------------------------------------------------------- folders
 
 
-def save(result: Result, folder: Path) -> list[Path]:
+def save(result: Result, folder: Path, also: Mapping[str, str] | None = None) -> list[Path]:
     """Write everything into ``folder``; nothing is written unless every chart and the page could be drawn.
 
     Other files of the folder stay, except those of an earlier run of the same experiment that this run does not have.
+
+    Parameters
+    ----------
+    result : what a run found
+    folder : where to; made if it is not there
+    also : further files that belong to it, by name
     """
-    contents: dict[str, str | bytes] = {}
+    contents: dict[str, str | bytes] = dict(also or {})
     for name, rows in zip(table_files(result), result.tables.values(), strict=True):
         contents[name] = csv_bytes(rows)
     for name, chart in zip(chart_files(result), result.charts, strict=True):
@@ -184,10 +190,13 @@ def _base(value: Any, where: str) -> int:
     return int(value)
 
 
-def _verdict(value: Any, where: str) -> str:
-    if value not in get_args(Verdict):
-        raise _wrong(value, where, f"one of {', '.join(get_args(Verdict))}")
-    return str(value)
+def _one_of(known: tuple[str, ...]) -> Reader:
+    def reader(value: Any, where: str) -> str:
+        if value not in known:
+            raise _wrong(value, where, f"one of {', '.join(known)}")
+        return str(value)
+
+    return reader
 
 
 def _figure(value: Any, where: str) -> float | str:
@@ -246,12 +255,18 @@ def _series(value: Any, where: str) -> Series:
     return made
 
 
+def _picture(value: Any, where: str) -> Chart | HeatMap:
+    """A heat map has values, a chart has none."""
+    made: Chart | HeatMap = _read(HeatMap if isinstance(value, dict) and "values" in value else Chart)(value, where)
+    return made
+
+
 READERS: dict[type, dict[str, Reader]] = {
     Comparison: {
         "what": _text,
         "printed": _or_none(_figure),
         "computed": _figure,
-        "verdict": _verdict,
+        "verdict": _one_of(get_args(Verdict)),
         "low": _or_none(_number),
         "high": _or_none(_number),
         "note": _text,
@@ -276,13 +291,26 @@ READERS: dict[type, dict[str, Reader]] = {
         "y_log": _base,
         "note": _text,
     },
+    HeatMap: {
+        "name": _text,
+        "title": _text,
+        "x_label": _text,
+        "y_label": _text,
+        "x": _list(_text),
+        "y": _list(_text),
+        "values": _list(_list(_or_none(_number))),
+        "value_label": _text,
+        "better": _or_none(_one_of(get_args(Better))),
+        "centre": _or_none(_text),
+        "note": _text,
+    },
     Result: {
         "id": _text,
         "settings": _named(_setting),
         "findings": _list(_text),
         "comparisons": _list(_read(Comparison)),
         "tables": _named(_list(_named(_cell))),
-        "charts": _list(_read(Chart)),
+        "charts": _list(_picture),
         "seconds": _number,
         "made": _named(_text),
         "command": _text,

@@ -21,6 +21,7 @@ from undilute.report import experiment_charts, experiment_text
 
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
 SHOWN_COMPARISONS = 12  # the others are folded
+TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
 
 
@@ -48,7 +49,8 @@ def page(results: Sequence[Result]) -> str:
     comparisons = [each for result in results for each in result.comparisons]
     made = environment.from_string(_template("experiment.html")).render(
         parts=[_part(number, result, known) for number, result in enumerate(results, start=1)],
-        outcome=experiment_text.outcome(comparisons),
+        kind="treatment" if results and all(result.id in TREATMENTS for result in results) else "reproduction",
+        outcome=experiment_text.outcome(comparisons) if comparisons or not results else "",
         total=experiment_text.counts(comparisons),
         style=Markup(_template("experiment.css")),
         scripts=[Markup(script) for script in scripts],
@@ -59,17 +61,29 @@ def page(results: Sequence[Result]) -> str:
 
 def _part(number: int, result: Result, known: Mapping[str, Any]) -> dict[str, Any]:
     """One experiment as the template wants it."""
-    experiment = known.get(result.id)
-    title = experiment.shows[:1].upper() + experiment.shows[1:] if experiment else result.id
+    title, source = _heading(result, known)
     tables = zip(result.tables.items(), table_files(result), strict=True)
     return {
         "anchor": f"experiment-{number}",
         "title": title,
-        "source": experiment.source if experiment else "",
+        "source": source,
         "result": result,
         "charts": list(zip(result.charts, chart_files(result), strict=True)),
         "tables": [_table(name, rows, file) for (name, rows), file in tables],
     }
+
+
+def _heading(result: Result, known: Mapping[str, Any]) -> tuple[str, str]:
+    """Title and source of a result."""
+    if result.id in known:
+        shows = known[result.id].shows
+        return shows[:1].upper() + shows[1:], known[result.id].source
+    model, rules = (_setting(result.settings.get(name, "")) for name in ("model", "rules"))
+    if result.id == "treat":
+        return f"{model} under {rules}", "before and after, on the same text and the same questions"
+    if result.id == "compare":
+        return f"Rules compared on {model}", f"{rules}, on the same text and the same questions"
+    return result.id, ""
 
 
 def _table(name: str, rows: Sequence[Row], file: str) -> dict[str, Any]:

@@ -137,9 +137,10 @@ def planned(architecture: str, layers: Sequence[Layer], treatment: Treatment) ->
     if not mapping:
         raise InvalidValue("the treatment is an empty mapping: must be {pattern: rule} with at least one pattern.")
     chosen: dict[Head, int] = {}
-    rules = [registry.get(each) for each in mapping.values()]
-    for number, pattern in enumerate(mapping):
-        chosen |= dict.fromkeys(matched(pattern, layers), number)
+    given = list(mapping.values())
+    rules = [registry.get(each) for each in given]
+    for pattern, each in mapping.items():  # what is given twice is one rule, which then runs once for all its heads
+        chosen |= dict.fromkeys(matched(pattern, layers), given.index(each))
     assignments = [
         Assignment(layer, tuple(heads), rules[number])
         for layer in range(len(layers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from undilute.experiments.result import Chart, Series
+from undilute.experiments.result import Chart, HeatMap, Series
 
 NAN, INF = math.nan, math.inf
 SIZES = [16.0, 64.0, 256.0, 1024.0]
@@ -30,5 +30,19 @@ BOXES = chart(
     x_log=10,
 )
 EMPTY = chart(Series("nothing", [1.0, 2.0], [NAN, INF]), x_log=2, y_log=10)
-EVERY = {"lines": LINES, "boxes": BOXES, "empty": EMPTY, "no series": chart()}
+RULES = HeatMap(
+    "recall",
+    "Recall by length",
+    "tokens",
+    "rule",
+    ["512", "2,048"],
+    ["softmax", "ssmax", "top-k"],
+    [[80.0, 40.0], [75.0, 60.0], [NAN, None]],
+    "recall, %",
+    better="higher",
+    centre="softmax",
+    note="Ten haystacks.",
+)
+NO_CELLS = HeatMap("none", "No cells", "tokens", "rule", [], [], [], "recall, %")
+EVERY = {"lines": LINES, "boxes": BOXES, "empty": EMPTY, "no series": chart(), "heat map": RULES, "no cells": NO_CELLS}
 SOLE = Series("a", SIZES, [1.0, 2.0, 3.0, 4.0])

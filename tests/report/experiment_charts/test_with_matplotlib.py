@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.report.experiment_charts.samples import EVERY, LINES, SOLE, chart
+from tests.report.experiment_charts.samples import EVERY, LINES, RULES, SOLE, chart
 from undilute.errors import MissingExtra
-from undilute.experiments.result import Chart, Series
+from undilute.experiments.result import Chart, HeatMap, Series
 from undilute.report.experiment_charts import png
+from undilute.report.experiment_charts.cells import BETTER, WORSE
 from undilute.report.experiment_charts.curve import COLOURS
 
 
@@ -72,11 +73,43 @@ def test_printed_markers_are_hollow_and_computed_ones_filled() -> None:
     assert 0 < hollow < 0.8 * filled
 
 
+def cells(heat_map: HeatMap) -> tuple[list[float], list[float]]:
+    """Heights of the pixels in the deepest orange, and of those in the deepest blue, as shares of the picture."""
+    image = pixels(png(heat_map)).astype(int)
+    found = [np.nonzero((abs(image - colour(name).astype(int)) <= 1).all(-1))[0] for name in (WORSE, BETTER)]
+    return ([*(found[0] / len(image))], [*(found[1] / len(image))])
+
+
+def test_what_is_better_than_the_centre_is_blue_and_what_is_worse_orange() -> None:
+    values = [[50.0, 50.0], [90.0, 90.0], [10.0, 10.0]]
+    worse, better = cells(replace(RULES, values=values))
+    assert len(worse) > 20_000 < len(better)
+    assert max(better) < min(worse)  # ssmax stands above top-k
+    worse, better = cells(replace(RULES, values=values, better="lower"))
+    assert max(worse) < min(better)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"y": ["softmax", "ssmax", "k"]}, {"x": ["1", "2"]}, {"centre": "ssmax"}, {"better": "lower"}, {"note": "n"}],
+)
+def test_heat_maps_differ_when_anything_of_them_does(more: dict[str, Any]) -> None:
+    assert png(RULES) != png(replace(RULES, **more))
+
+
+def test_a_value_is_written_in_its_cell() -> None:
+    """Another value of the same shade: the largest difference of a heat map is always the deepest."""
+    low, high = (replace(RULES, x=["512"], values=[[0.0], [top], [0.0]]) for top in (1.0, 2.0))
+    assert png(low) != png(high)
+
+
 def test_texts_that_mean_something_to_matplotlib_are_only_shown() -> None:
     texts = [r"$\frac{$", "_hidden", "🦉 שלום", "a\x00b\n\t", "\ud83e", "<b>", "%s {x}", "x" * 400, ""]
     series = [Series(text, [1.0, 2.0], [number, number + 1.0]) for number, text in enumerate(texts)]
     text = " ".join(texts)
     assert pixels(png(Chart(text, text, text, text, series, note=text))).std() > 5
+    heat_map = HeatMap(text, text, text, text, texts, [text], [[1.0] * len(texts)], text, centre=text, note=text)
+    assert pixels(png(heat_map)).std() > 5
     assert png(chart(Series("$x$", [1.0], [1.0]))) != png(chart(Series("x", [1.0], [1.0])))
 
 

@@ -6,13 +6,14 @@ import html
 import json
 import re
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from tests.report.experiment_charts.samples import BOX, BOXES, EVERY, LINES, SIZES, chart
+from tests.report.experiment_charts.samples import BOX, BOXES, EVERY, LINES, RULES, SIZES, chart
 from undilute.errors import MissingExtra
 from undilute.experiments.result import Series
 from undilute.report.experiment_charts import figure, interactive
@@ -77,6 +78,22 @@ def test_a_box_has_the_quantiles_that_were_given() -> None:
     box = next(trace for trace in figure(BOXES)["data"] if trace["type"] == "box")
     names = ("lowerfence", "q1", "median", "q3", "upperfence")
     assert [[box[name][at] for name in names] for at in range(4)] == [list(BOX)] * 4
+
+
+def test_cells_show_their_values_and_rows_start_from_the_top() -> None:
+    made = figure(RULES)
+    (trace,) = made["data"]
+    assert trace["text"] == [["80", "40"], ["75", "60"], ["–", "–"]]
+    assert trace["z"] == [[0.0, 0.0], [-0.5, 1.0], [None, None]]
+    assert made["layout"]["yaxis"]["autorange"] == "reversed"
+    assert made["layout"]["yaxis"]["ticktext"] == ["softmax", "ssmax", "top-k"]
+    assert "blue: better than softmax" in made["layout"]["title"]["text"]
+
+
+def test_rows_of_the_same_name_stay_two() -> None:
+    twice = replace(RULES, y=["a", "a", "b"], centre=None)
+    (trace,) = figure(twice)["data"]
+    assert len(set(trace["y"])) == 3
 
 
 def test_without_its_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from undilute.errors import MissingExtra
-from undilute.experiments.result import Chart
+from undilute.experiments.result import Chart, HeatMap
+from undilute.report.experiment_charts import cells
 from undilute.report.experiment_charts.curve import (
     NOTHING,
     PRINTED_WIDTH,
@@ -28,35 +30,44 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def png(chart: Chart) -> bytes:
+def png(chart: Chart | HeatMap) -> bytes:
     """The chart as a picture; the same bytes for the same chart."""
+    figure = _heat_map(chart) if isinstance(chart, HeatMap) else _curves(chart)
+    image = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as an empty box
+        figure.savefig(image, format="png", metadata={"Software": None})
+    return image.getvalue()
+
+
+def _curves(chart: Chart) -> Figure:
+    drawn = curves(chart)
+    columns = _columns(drawn)
+    figure, axis, below = _framed(chart, 3.9, 0.3 + 0.19 * -(-len(drawn) // columns))
+    for each in drawn:
+        _draw(axis, each, chart)
+    _scale(axis, chart, drawn)
+    _legend(figure, drawn, columns, below)
+    return figure
+
+
+def _framed(chart: Chart | HeatMap, plot: float, legend: float) -> tuple[Figure, Axes, float]:
+    """A figure with title and note, its axes ``plot`` inches high, and the height below the legend as a share."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plot") from None
-    drawn = curves(chart)
     title, note = _lines_of(chart.title, 74), _lines_of(chart.note, 112)
-    columns = _columns(drawn)
     above, below = 0.16 + 0.24 * len(title), 0.14 + 0.17 * len(note)  # inches
-    legend = 0.3 + 0.19 * -(-len(drawn) // columns)
-    tall = 3.9 + above + below + legend
+    tall = plot + above + below + legend
     figure = Figure(figsize=(7.6, tall), dpi=160)
     FigureCanvasAgg(figure)
     rect = (0.01, (below + legend) / tall, 0.98, 1 - (above + below + legend) / tall)
     figure.set_layout_engine("constrained", rect=rect)
     figure.text(0.02, 1 - 0.1 / tall, "\n".join(title), va="top", fontsize=12, weight="bold", parse_math=False)
     figure.text(0.02, 0.08 / tall, "\n".join(note), va="bottom", fontsize=8.5, color="#444444", parse_math=False)
-    axis = figure.subplots()
-    for each in drawn:
-        _draw(axis, each, chart)
-    _scale(axis, chart, drawn)
-    _legend(figure, drawn, columns, below / tall)
-    image = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as an empty box
-        figure.savefig(image, format="png", metadata={"Software": None})
-    return image.getvalue()
+    return figure, figure.subplots(), below / tall
 
 
 def _lines_of(text: str, width: int) -> list[str]:
@@ -138,6 +149,41 @@ def _scale(axis: Axes, chart: Chart, drawn: Sequence[Curve]) -> None:
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(x=0.04, y=0.06)
+
+
+def _heat_map(heat_map: HeatMap) -> Figure:
+    meaning = _lines_of(cells.explained(heat_map), 112)
+    figure, axis, below = _framed(heat_map, 0.9 + 0.38 * max(2, len(heat_map.y)), 0.12 + 0.17 * len(meaning))
+    figure.text(0.02, below, "\n".join(meaning), va="bottom", fontsize=8.5, color="#444444", parse_math=False)
+    if heat_map.x and heat_map.y:
+        _draw_cells(axis, heat_map)
+    else:
+        axis.text(0.5, 0.5, NOTHING, ha="center", transform=axis.transAxes, color="#666666")
+    _name_cells(axis, heat_map)
+    return figure
+
+
+def _draw_cells(axis: Axes, heat_map: HeatMap) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    scale = LinearSegmentedColormap.from_list("worse to better", [cells.WORSE, cells.SAME, cells.BETTER])
+    shades = [[math.nan if each is None else each for each in row] for row in cells.shades(heat_map)]
+    axis.imshow(shades, cmap=scale, vmin=-1, vmax=1, aspect="auto")
+    size = min(9.5, 72 / len(heat_map.x))
+    for row, written in enumerate(cells.texts(heat_map)):
+        for column, text in enumerate(written):
+            axis.text(column, row, text, ha="center", va="center", fontsize=size, color=cells.INK)
+
+
+def _name_cells(axis: Axes, heat_map: HeatMap) -> None:
+    for which, names in ((axis.xaxis, heat_map.x), (axis.yaxis, heat_map.y)):
+        which.set_ticks(range(len(names)), labels=[cells.short(name) for name in names])
+        for text in which.get_ticklabels():
+            text.set_parse_math(False)
+    axis.set_xlabel(writable(heat_map.x_label), fontsize=10, parse_math=False)
+    axis.set_ylabel(writable(textwrap.fill(heat_map.y_label, 48)), fontsize=10, parse_math=False)
+    axis.tick_params(labelsize=9, colors="#333333", length=0)
+    axis.spines[:].set_visible(False)
 
 
 def _columns(drawn: Sequence[Curve]) -> int:

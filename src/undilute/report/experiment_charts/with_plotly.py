@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from importlib.resources import files as resources
 from typing import Any
 
 from undilute.errors import MissingExtra
-from undilute.experiments.result import Chart
+from undilute.experiments.result import Chart, HeatMap
+from undilute.report.experiment_charts import cells
 from undilute.report.experiment_charts.curve import (
     NOTHING,
     PRINTED_WIDTH,
@@ -25,7 +27,7 @@ from undilute.report.experiment_charts.writing import label, writable
 HOLLOW = "#fdfdfd"  # no other part has it, so that a page can put the colour of its ground in its place
 
 
-def interactive(chart: Chart, *, with_library: bool) -> str:
+def interactive(chart: Chart | HeatMap, *, with_library: bool) -> str:
     """An element that draws itself with plotly once it is near the screen; its ground is transparent.
 
     Parameters
@@ -51,35 +53,40 @@ def scripts() -> tuple[str, str]:
     return get_plotlyjs(), drawing
 
 
-def figure(chart: Chart) -> dict[str, Any]:
+def figure(chart: Chart | HeatMap) -> dict[str, Any]:
     """The chart as plotly's data and layout, ready for JSON."""
+    return _heat_map(chart) if isinstance(chart, HeatMap) else _curves(chart)
+
+
+LAYOUT: dict[str, Any] = {
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"color": "#808080", "size": 13},
+    "hovermode": "closest",
+    "hoverlabel": {"bgcolor": "#1b1d22", "bordercolor": "#1b1d22", "font": {"color": "#ffffff"}, "namelength": -1},
+    "margin": {"l": 10, "r": 14, "t": 12, "b": 10},
+}
+EMPTY = [{"text": NOTHING, "showarrow": False, "xref": "paper", "yref": "paper"}]
+
+
+def _curves(chart: Chart) -> dict[str, Any]:
     drawn = curves(chart)
     traces = [trace for each in drawn for trace in _band(each, chart)]  # below all lines
     traces += [trace for each in drawn for trace in _traces(each, chart)]
     across, up = axis_ticks(chart, drawn)
     places = None if across is None else [place(x, chart) for x in across]
-    layout = {
+    layout = LAYOUT | {
         "xaxis": _axis(chart.x_label, bool(chart.x_log) and not has_boxes(chart), places, across),
         "yaxis": _axis(chart.y_label, bool(chart.y_log), up, up),
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "#808080", "size": 13},
-        "hovermode": "closest",
-        "hoverlabel": {"bgcolor": "#1b1d22", "bordercolor": "#1b1d22", "font": {"color": "#ffffff"}, "namelength": -1},
         "showlegend": True,
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": -0.2,
-            "xanchor": "left",
-            "yanchor": "top",
-            "title": {"text": explained(drawn), "side": "top", "font": {"size": 12}},
-        },
-        "margin": {"l": 10, "r": 14, "t": 12, "b": 10},
+        "legend": _legend(explained(drawn)),
     }
-    if not drawn:
-        layout["annotations"] = [{"text": NOTHING, "showarrow": False, "xref": "paper", "yref": "paper"}]
-    return {"data": traces, "layout": layout}
+    return {"data": traces, "layout": layout if drawn else layout | {"annotations": EMPTY}}
+
+
+def _legend(title: str) -> dict[str, Any]:
+    below = {"orientation": "h", "x": 0, "y": -0.2, "xanchor": "left", "yanchor": "top"}
+    return below | {"title": {"text": title, "side": "top", "font": {"size": 12}}}
 
 
 def _axis(title: str, log: bool, places: list[float] | None, values: list[float] | None) -> dict[str, Any]:
@@ -94,6 +101,50 @@ def _axis(title: str, log: bool, places: list[float] | None, values: list[float]
     if places is None or values is None:
         return axis | {"tickformat": ",.7~g"}
     return axis | {"tickmode": "array", "tickvals": places, "ticktext": [label(each) for each in values]}
+
+
+def _heat_map(heat_map: HeatMap) -> dict[str, Any]:
+    """Cells whose places are numbers, so that two rows may have the same name."""
+    written = cells.texts(heat_map)
+    columns, rows = heat_map.x, heat_map.y
+    trace = {
+        "type": "heatmap",
+        "x": list(range(len(columns))),
+        "y": list(range(len(rows))),
+        "z": cells.shades(heat_map),
+        "zmin": -1,
+        "zmax": 1,
+        "colorscale": [[0, cells.WORSE], [0.5, cells.SAME], [1, cells.BETTER]],
+        "showscale": False,
+        "xgap": 2,
+        "ygap": 2,
+        "text": written,
+        "texttemplate": "%{text}",
+        "textfont": {"color": cells.INK},
+        "customdata": [[_quoted(f"{row}, {column}") for column in columns] for row in rows],
+        "hovertemplate": "%{customdata}: %{text}<extra></extra>",
+        "hoverongaps": False,
+        "name": _quoted(heat_map.value_label),
+        "showlegend": False,
+    }
+    layout = LAYOUT | {
+        "xaxis": _named_axis(heat_map.x_label, columns),
+        "yaxis": _named_axis(heat_map.y_label, rows) | {"autorange": "reversed"},
+        "title": _top_line(cells.explained(heat_map)),
+    }
+    empty = not (rows and columns)
+    return {"data": [] if empty else [trace], "layout": layout | ({"annotations": EMPTY} if empty else {})}
+
+
+def _named_axis(title: str, names: Sequence[str]) -> dict[str, Any]:
+    places: dict[str, Any] = {"tickmode": "array", "tickvals": list(range(len(names)))}
+    places["ticktext"] = [_quoted(cells.short(name)) for name in names]
+    return _axis(title, False, None, None) | places | {"showgrid": False, "ticks": "", "fixedrange": True}
+
+
+def _top_line(text: str) -> dict[str, Any]:
+    corner = {"x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
+    return corner | {"text": _quoted(text), "font": {"size": 12}, "pad": {"b": 8, "l": 4}}
 
 
 def _quoted(text: str) -> str:

@@ -15,20 +15,47 @@
     return { ...axis, ticktext: axis.ticktext.map((text, place) => (place % step ? "" : text)) };
   }
 
+  function wrapped(text, width) {
+    return text.length * 6.6 > width - 30 ? text.replaceAll(" · ", "<br>") : text;
+  }
+
+  function linesOf(text) {
+    return text.split("<br>").length;
+  }
+
+  function cellsLayout(figure, width) {
+    const { title, xaxis, yaxis, margin } = figure.layout;
+    const text = wrapped(title.text, width);
+    const above = 10 + 17 * linesOf(text);
+    const narrow = width < 560; // names of rows take two lines, those of columns stand upright
+    const names = yaxis.ticktext.map((name) => (narrow ? name.replaceAll(", ", ",<br>") : name));
+    return {
+      ...figure.layout,
+      width,
+      height: above + Math.max(2, names.length) * 40 + (narrow ? 130 : 76),
+      margin: { ...margin, t: above },
+      title: { ...title, text, pad: { ...title.pad, b: above - 19 } }, // plotly places the first line of several
+      xaxis: { ...xaxis, tickangle: narrow ? -90 : 0 },
+      yaxis: { ...yaxis, ticktext: names },
+    };
+  }
+
   function layoutFor(figure, width) {
+    return figure.layout.legend ? curvesLayout(figure, width) : cellsLayout(figure, width);
+  }
+
+  function curvesLayout(figure, width) {
     const plot = Math.max(280, Math.min(440, 0.62 * width));
     const below = 74; // numbers and name of the x axis
     const legend = (legendRows(figure.data, width) + 1.4) * ROW;
-    const text = figure.layout.legend.title.text;
-    const lines = Math.max(1, Math.ceil((text.length * 6.6) / (width - 30)));
-    const wrapped = lines > 1 ? text.replaceAll(" · ", "<br>") : text;
-    const height = plot + below + legend + (lines > 1 ? (wrapped.split("<br>").length - 1) * 17 : 0);
+    const text = wrapped(figure.layout.legend.title.text, width);
+    const height = plot + below + legend + (linesOf(text) - 1) * 17;
     return {
       ...figure.layout,
       height,
       width,
       xaxis: thinned(figure.layout.xaxis, width),
-      legend: { ...figure.layout.legend, y: -below / plot, title: { ...figure.layout.legend.title, text: wrapped } },
+      legend: { ...figure.layout.legend, y: -below / plot, title: { ...figure.layout.legend.title, text } },
     };
   }
 

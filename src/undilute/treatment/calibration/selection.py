@@ -117,4 +117,3 @@ def _gated(
         return attend
 
     return around
-
