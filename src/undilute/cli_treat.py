@@ -66,7 +66,7 @@ def treat(
     context: typer.Context,
     more: More = None,
     model: Model = "smollm2",
-    rule: Annotated[str, typer.Option(help="The rule that heads get.")] = "adaptive",
+    rule: Annotated[str | None, typer.Option(help="The rule that heads get.", show_default="adaptive")] = None,
     text: Texts = None,
     length: Length = None,
     heads: Heads = "all",
@@ -86,8 +86,13 @@ def treat(
     trust_remote_code: Trust = False,
 ) -> None:
     """Give heads of a model another rule: loss by position, needle recall, entropy and speed, before and after."""
-    if plan is not None and (calibrate or select or heads != "all"):
-        raise InvalidValue(f"--plan = {str(plan)!r} says which heads get which rule: give it without --heads and fit.")
+    if plan is not None and (calibrate or select or heads != "all" or rule is not None):
+        raise InvalidValue(
+            f"--plan = {str(plan)!r} says which heads get which rule: give it without --rule, --heads, --calibrate and "
+            "--select."
+        )
+    _check_hold(hold, calibrate or select)
+    rule = rule or "adaptive"
     name = rule if plan is None else plan
     _check_before(output, [name], *([save_plan] if save_plan else []))
     start = time.perf_counter()
@@ -101,7 +106,7 @@ def treat(
             given = subject.planned(name, chosen)
         label = _label(rule, heads, calibrate, select) if plan is None else str(plan)
         before, after = subject.evaluated({BASELINE: None, label: given}, steps)
-    result = _treated(before, after, given, seed)
+    result = _treated(before, after, given, seed, _seen_elsewhere(given, subject.ids))
     settings = {"model": model, "rules": label, "heads": heads, "plan": given.summary, **subject.settings}
     result = replace(result, settings=settings, command=_command(context), seconds=time.perf_counter() - start)
     _finish(result, output, {"plan.json": given})
@@ -147,7 +152,7 @@ def compare(
         for name in names:
             plans[str(name)] = subject.planned(name, chosen)
         calibrated = {name: subject.calibrated(name, chosen, hold, False, steps) for name in fitted}
-        plans |= {_label(name, "all", True, False): plan for name, plan in calibrated.items()}
+        plans |= {_label(name, heads, True, False): plan for name, plan in calibrated.items()}
         evaluations = subject.evaluated(plans, steps)
     result = _compared(evaluations, seed)
     settings = {"model": model, "rules": tuple(plans), "heads": heads, **subject.settings}
@@ -307,6 +312,11 @@ def _fits() -> Mapping[str, Any]:
     return FITS
 
 
+def _check_hold(hold: str, is_used: bool) -> None:
+    if hold != "top" and not is_used:
+        raise InvalidValue(f"--hold = {hold!r} says what --calibrate keeps: give it with --calibrate.")
+
+
 def _check_before(output: Path, names: Sequence[str | Path], *also: Path) -> None:
     """Say what can be said before a model is loaded."""
     from undilute.report import experiment_files, files
@@ -373,14 +383,27 @@ def _steps(total: int) -> Iterator[Steps]:
         yield Steps(lambda share, doing: progress.update(task, completed=share, description=doing), total)
 
 
-def _treated(before: Evaluation, after: Evaluation, plan: Plan, seed: int) -> Result:
+def _seen_elsewhere(plan: Plan, ids: Tensor) -> list[str]:
+    """A warning, if a plan was fitted to something else than the half of this text that is not judged by."""
+    from undilute.treatment.splits import fingerprint, halves
+
+    fitted_to = plan.made.get("text")
+    if fitted_to is None or fitted_to == fingerprint(halves(ids)[0]):
+        return []
+    return [
+        "The plan was fitted to another text: whether that has anything in common with the one it is judged by here "
+        "is not known."
+    ]
+
+
+def _treated(before: Evaluation, after: Evaluation, plan: Plan, seed: int, warnings: Sequence[str]) -> Result:
     from undilute.report.treatment_result import treated
     from undilute.treatment.evaluation.changes import changes
     from undilute.treatment.evaluation.findings import findings
 
     found = changes(before, after, seed=seed)
     answer, *others = findings(before, after, found)
-    return treated(before, after, found, [answer, f"The treatment: {plan.summary}", *others], settings={})
+    return treated(before, after, found, [answer, f"The treatment: {plan.summary}", *warnings, *others], settings={})
 
 
 def _compared(evaluations: Sequence[Evaluation], seed: int) -> Result:

@@ -42,8 +42,9 @@ def weights_of(model: Any, ids: Tensor, rule: Rule, mask: Tensor | None = None) 
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "bert"])
-def test_a_treated_model_is_measured_with_its_own_weights(kind: str, rule: Rule) -> None:
-    model, ids = random_model(kind), tokens(1, 20)
+@pytest.mark.parametrize("name", ud.rules.names())
+def test_a_treated_model_is_measured_with_its_own_weights(kind: str, name: str) -> None:
+    model, ids, rule = random_model(kind), tokens(1, 20), ud.rules.get(name)
     with torch.no_grad(), ud.apply(model, rule), ud.capture(model, rows=20, measures=ENTROPY) as c:
         model(ids)
     for layer, weights in zip(c.layers, weights_of(model, ids, rule), strict=True):
@@ -140,7 +141,9 @@ def test_names_are_there_whichever_is_imported_first(first: str) -> None:
 import sys
 import {first}
 assert {first!r} != "undilute" or "transformers" not in sys.modules
-import undilute
+import importlib.util, undilute
+if {first!r} == "undilute":
+    importlib.util.find_spec("transformers.modeling_utils")  # asking is not importing
 from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
 assert "undilute:ssmax" in AttentionInterface._global_mapping
 assert "undilute:ssmax" in AttentionMaskInterface._global_mapping

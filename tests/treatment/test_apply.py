@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 import undilute as ud
+from tests.models.attending import CLASSES, CONFIGURATIONS, WITHOUT_SDPA, random_model, tokens
 from tests.models.attending import KINDS as ALL_KINDS
-from tests.models.attending import WITHOUT_SDPA, random_model, tokens
 from tests.treatment.generating import KINDS, generated, generating_model
 from undilute.errors import InvalidTensor, InvalidValue, UnknownName
-from undilute.models.head_rules import HeadRules
-from undilute.rules.base import Rule
 
 MIXED = {"layers.0.*": "ssmax", "layers.*.heads.1": "top-k", "layers.1.heads.2": "entmax15"}
 
@@ -26,10 +26,11 @@ def smollm2() -> tuple[Any, Any]:
     return ud.models.load("smollm2")
 
 
+@pytest.mark.parametrize("name", ud.rules.names())
 @pytest.mark.parametrize("kind", KINDS)
-def test_generation_with_a_cache_is_generation_without(kind: str, rule: Rule) -> None:
+def test_generation_with_a_cache_is_generation_without(kind: str, name: str) -> None:
     model, ids = generating_model(kind), tokens(2, 10)
-    with ud.apply(model, rule):
+    with ud.apply(model, name):
         assert generated(model, ids, use_cache=True) == generated(model, ids, use_cache=False)
 
 
@@ -80,6 +81,24 @@ def test_a_static_cache_gives_the_same_tokens(name: str) -> None:
     with ud.apply(model, name):
         static = generated(model, ids, cache_implementation="static", disable_compile=True)
         assert static == generated(model, ids)
+
+
+@pytest.mark.parametrize("name", ud.rules.names())
+def test_padding_changes_no_row_of_a_long_input(name: str) -> None:
+    """Long enough for the fast routes, which get the masks as the model makes them."""
+    model, alone = random_model("mistral"), tokens(1, 96, seed=1)
+    padding = torch.zeros(1, 30, dtype=torch.int64)
+    with torch.no_grad(), ud.apply(model, name):
+        expected = model(alone)[0][0]
+        for ids, seen in (
+            (torch.cat([padding, alone], 1), slice(30, None)),
+            (torch.cat([alone, padding], 1), slice(0, 96)),
+        ):
+            mask = torch.zeros_like(ids)
+            mask[:, seen] = 1
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            found = model(ids.expand(4, -1), attention_mask=mask.expand(4, -1), position_ids=positions.expand(4, -1))[0]
+            torch.testing.assert_close(found[3, seen], expected, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("kind", "implementation"), ALL_KINDS)
@@ -173,13 +192,72 @@ def test_for_good_and_undone() -> None:
         assert not torch.equal(model(ids)[0], once)
         rules = model.transformer.h[1].attn.undilute_rules
         assert [type(rules.of_head(head).scale).__name__ for head in range(4)] == ["Temperature"] + ["LogLength"] * 3
-        with pytest.raises(InvalidValue, match="a later treatment"):
+        with pytest.raises(InvalidValue, match="a later treatment of the same layers"):
             first.undo()
         second.undo()
         assert torch.equal(model(ids)[0], once)
         first.undo()
         first.undo()
         assert torch.equal(model(ids)[0], before)
+
+
+def test_for_good_means_for_good() -> None:
+    """Nobody keeps the result: the treatment stays, and learns."""
+    model, ids = random_model("llama"), tokens(1, 24)
+    with torch.no_grad():
+        before = model(ids)[0]
+    ud.apply(model, "ssmax", learn=("s",))
+    gc.collect()
+    after = model(ids)[0]
+    assert not torch.equal(after, before)
+    after.square().mean().backward()
+    learned = [each for name, each in model.named_parameters() if name.endswith(".s")]
+    assert len(learned) == 2
+    assert all(each.grad is not None and bool(each.grad.any()) for each in learned)
+    assert len(ud.Plan.of(model).heads) == 8
+
+
+def test_treatments_of_other_layers_end_in_any_order() -> None:
+    model, ids = random_model("llama"), tokens(1, 24)
+    with torch.no_grad():
+        before = model(ids)[0]
+        first, second = ud.apply(model, {"layers.0": "ssmax"}), ud.apply(model, {"layers.1": "hard"})
+        first.undo()
+        with ud.apply(random_model("llama"), {"layers.1": "hard"}) as other:
+            expected = other.model(ids)[0]
+        assert torch.equal(model(ids)[0], expected)
+        second.undo()
+        assert torch.equal(model(ids)[0], before)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_treatment_outlives_who_was_watching() -> None:
+    model, ids = random_model("llama"), tokens(1, 24)
+    with torch.no_grad():
+        before = model(ids)[0]
+        with ud.capture(model):
+            treated = ud.apply(model, "hard")
+        assert not torch.equal(model(ids)[0], before)
+        with ud.capture(model, measures=["top_weight"]) as c:
+            treated.undo()
+            model(ids)
+        assert torch.equal(model(ids)[0], before)
+    assert (c.layers[1].measures["top_weight"] < 1).any()
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_models_that_share_a_configuration() -> None:
+    config = CONFIGURATIONS["llama"]()
+    models, ids = [CLASSES["llama"](config).eval() for _ in range(2)], tokens(1, 24)
+    with torch.no_grad():
+        before = [model(ids)[0] for model in models]
+        first, second = (ud.apply(model, "hard") for model in models)
+        first.undo()
+        assert torch.equal(models[0](ids)[0], before[0])
+        assert not torch.equal(models[1](ids)[0], before[1])
+        second.undo()
+        assert torch.equal(models[1](ids)[0], before[1])
+    assert config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "bert"])
@@ -219,6 +297,28 @@ def test_what_was_learned_is_in_the_plan() -> None:
     assert float(rule.scale.s) == 0.75
 
 
+def test_only_what_this_treatment_gives_learns() -> None:
+    """Neither heads that keep their softmax, nor those of an earlier treatment or of an implementation."""
+    model, ids = random_model("llama"), tokens(1, 24)
+    with ud.apply(model, {"layers.0.heads.0": "temperature"}, learn=("T",)) as treated:
+        assert [tuple(each.shape) for each in treated.parameters()] == [(1,)]
+    with torch.no_grad():
+        for implementation in ("sdpa", "undilute:ssmax"):
+            model.set_attn_implementation(implementation)
+            with ud.apply(model, "ssmax"):
+                expected = model(ids)[0]
+                with ud.apply(model, {"layers.0.heads.0": "ssmax"}, learn=("s",)) as treated:
+                    assert [tuple(each.shape) for each in treated.parameters()] == [(1,)]
+                assert torch.equal(model(ids)[0], expected)
+    twin = ud.rules.LearnableLogLength(4)
+    model.set_attn_implementation("sdpa")
+    with ud.apply(model, twin) as treated:
+        assert len({id(each) for each in treated.parameters()}) == 1  # one rule that learns, shared
+    with ud.apply(model, twin, learn=("s",)) as treated:
+        assert len({id(each) for each in treated.parameters()}) == 2  # its own for each layer
+    assert isinstance(twin.s, torch.nn.Parameter)
+
+
 def test_dropout_is_the_models() -> None:
     model = random_model("gpt2")
     model.config.attn_pdrop = 0.5
@@ -240,16 +340,30 @@ def test_applying_leaves_random_numbers_and_modes_alone() -> None:
     torch.manual_seed(7)
     with ud.apply(model, "ssmax"):
         assert torch.equal(torch.rand(3), expected)
-        assert all(
-            part.training for part in model.modules() if not isinstance(part, HeadRules | Rule) and part is model
-        )
-    assert model.training
+        assert all(part.training for part in model.transformer.h)
+    assert all(part.training for part in model.modules())
 
 
-def test_a_copy_of_a_treated_model_is_treated() -> None:
+def test_a_copy_of_a_treated_model_stays_treated() -> None:
     model, ids = random_model("llama"), tokens(1, 12)
-    with torch.no_grad(), ud.apply(model, "ssmax"):
-        assert torch.equal(copy.deepcopy(model)(ids)[0], model(ids)[0])
+    with torch.no_grad():
+        with ud.apply(model, "ssmax"):
+            twin, expected = copy.deepcopy(model), model(ids)[0]
+        assert torch.equal(twin(ids)[0], expected)
+        with ud.apply(twin, "hard"):
+            assert not torch.equal(twin(ids)[0], expected)
+        assert torch.equal(twin(ids)[0], expected)
+
+
+def test_weights_are_not_returned_and_other_kinds_are_refused() -> None:
+    model = random_model("llama", "eager")
+    with ud.apply(model, "ssmax"), pytest.raises(InvalidValue, match="output_attentions = True: a treated model"):
+        model(tokens(1, 12), output_attentions=True)
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+    )
+    with pytest.raises(InvalidValue, match="ViTModel cannot be run on token ids alone"):
+        ud.apply(transformers.ViTModel(config), "ssmax")
 
 
 @pytest.mark.parametrize(

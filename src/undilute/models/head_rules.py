@@ -131,6 +131,10 @@ def attention(implementation: str) -> Any:
         call = AttentionCall(module, implementation, query, key, value, attention_mask, options)
         rules = rules_of(module, implementation, query.shape[1])
         assert rules is not None
+        if options.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
+            raise InvalidValue(
+                "output_attentions = True: a treated model returns no weights; undilute.capture(model) measures them."
+            )
         if rules.heads != query.shape[1]:
             raise InvalidValue(
                 f"{type(module).__name__} attends with {query.shape[1]} heads: its rules are for {rules.heads}; apply "

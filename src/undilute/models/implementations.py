@@ -52,29 +52,35 @@ def _register(rule: str) -> None:
 class _WhenImported(importlib.abc.MetaPathFinder):
     """Lets the usual finders find transformers' module, and registers once it has run; then it is gone."""
 
+    is_asking = False
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != HOME:
+        if fullname != HOME or self.is_asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self.is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.is_asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenRegister(spec.loader)
+            spec.loader = _ThenRegister(spec.loader, self)
         return spec
 
 
 class _ThenRegister(importlib.abc.Loader):
     """A loader, and what comes after it."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self.loader = loader
+    def __init__(self, loader: importlib.abc.Loader, finder: _WhenImported) -> None:
+        self.loader, self.finder = loader, finder
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
+        sys.meta_path.remove(self.finder)
         registry.on_register(_register)
 
     def __getattr__(self, name: str) -> Any:  # inspect asks a loader for the source

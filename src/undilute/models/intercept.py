@@ -2,8 +2,13 @@
 
 Transformers looks its attention function up by name in ``AttentionInterface``, and the function that makes the mask by
 the same name in ``AttentionMaskInterface``; a name that is missing from the second silently loses the causal mask. So
-both are registered, under a name of our own that the model's configurations hold while the context lasts. The original
-function still does the attention, with its own name in place while it runs: the output is the very same.
+both are registered, under names of our own that the model's configurations hold while somebody stands in between:
+
+    undilute_watch_3_of_undilute_treatment_of_sdpa
+
+Each part before an ``_of_`` is one who stands there, the last is the model's own implementation. Whoever leaves is
+taken out of the name, in whatever order. The original function still does the attention, with its own name in place
+while it runs: the output is the very same.
 """
 
 from __future__ import annotations
@@ -21,69 +26,121 @@ from undilute.models import head_rules
 
 Attention = Callable[..., Any]
 Around = Callable[[str, Attention], Attention]
-PREFIX = "undilute_interception"
+OURS, OF = "undilute_", "_of_"
+TREATMENT = f"{OURS}treatment"
 _numbers = itertools.count()
 
 
-@contextmanager
-def intercepted(model: nn.Module, around: Around) -> Iterator[None]:
-    """Inside, every attention call of ``model`` goes through ``around(implementation, function)``; undone on exit.
+class Interception:
+    """One who stands between a model and its attention, until ``undo()``.
 
     Parameters
     ----------
     model : a Hugging Face model whose attention goes through ``AttentionInterface``
+    part : a name of its own, that begins with ``undilute_``. Several may stand there under one name: it stays in the
+        configurations until the last of them has left
     around : given the name of the model's implementation ("sdpa", "eager", …) and its function, returns the function
         to call instead, with the same signature
     """
-    check_supported(model)
-    from transformers import AttentionInterface, AttentionMaskInterface
 
-    configs = _configurations(model)
-    originals = {id(config): config._attn_implementation for config in configs}
-    number = next(_numbers)
-    names = {original: f"{PREFIX}_{number}_of_{original}" for original in set(originals.values())}
-    try:
-        for original, name in names.items():
-            AttentionInterface.register(name, _between(around, original, configs, names))
-            masks: dict[str, Any] = AttentionMaskInterface._global_mapping
-            if original in masks:
-                AttentionMaskInterface.register(name, masks[original])
+    def __init__(self, model: nn.Module, part: str, around: Around) -> None:
+        check_supported(model)
+        self.part = part
+        self._configs = _configurations(model)
+        _arounds[part] = around
+        for config in self._configs:
+            users, parts = _users.setdefault((id(config), part), []), _parts(config._attn_implementation)
+            if part not in parts:
+                _set(config, [part, *parts])
+            elif not users:  # a copy of a treated model: the part is its own, and stays
+                users.append(config)
+            users.append(config)
+
+    def undo(self) -> None:
+        """Leave; nothing to do the second time."""
+        configs, self._configs = self._configs, []
         for config in configs:
-            config._attn_implementation_internal = names[originals[id(config)]]
+            users = _users[id(config), self.part]
+            users.pop()
+            if not users:
+                del _users[id(config), self.part]
+                parts = _parts(config._attn_implementation)
+                if self.part in parts:  # not if somebody has given the model another implementation meanwhile
+                    _set(config, [each for each in parts if each != self.part])
+        if configs and self.part != TREATMENT:
+            _forget(self.part)
+
+
+_arounds: dict[str, Around] = {}
+_users: dict[tuple[int, str], list[Any]] = {}  # who holds a part: the configuration, once for each
+
+
+@contextmanager
+def intercepted(model: nn.Module, around: Around) -> Iterator[None]:
+    """Inside, every attention call of ``model`` goes through ``around(implementation, function)``; undone on exit."""
+    standing = Interception(model, f"{OURS}watch_{next(_numbers)}", around)
+    try:
         yield
     finally:
-        for config in configs:
-            config._attn_implementation_internal = originals[id(config)]
-        for name in names.values():
-            AttentionInterface._global_mapping.pop(name, None)
-            AttentionMaskInterface._global_mapping.pop(name, None)
+        standing.undo()
+
+
+def treated(model: nn.Module) -> Interception:
+    """Let the layers of ``model`` attend by their own rules, if they have any, until ``undo()``."""
+    return Interception(model, TREATMENT, lambda implementation, function: function)
 
 
 def implementation(name: str) -> str:
-    """The model's own implementation behind a name that may be an interception, or one of another.
+    """The model's own implementation behind a name that may have others standing before it.
 
     Examples
     --------
-    >>> implementation("undilute_interception_1_of_undilute_interception_0_of_sdpa")
+    >>> implementation("undilute_watch_1_of_undilute_treatment_of_sdpa")
     'sdpa'
     """
-    return name.rsplit("_of_", 1)[-1] if name.startswith(PREFIX) else name
+    return _parts(name)[-1]
 
 
-def _between(around: Around, original: str, configs: list[Any], names: dict[str, str]) -> Attention:
-    """The function to register: the intercepted one, with the original's name in the configurations while it runs."""
+def _parts(name: str) -> list[str]:
+    return name.split(OF) if name.startswith(OURS) else [name]
+
+
+def _set(config: Any, parts: list[str]) -> None:
+    """Make the name of these parts the configuration's, and known to transformers."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    name = OF.join(parts)
+    if len(parts) > 1 and name not in AttentionInterface._global_mapping:
+        AttentionInterface.register(name, _standing(name, parts[0], OF.join(parts[1:])))
+        masks: dict[str, Any] = AttentionMaskInterface._global_mapping
+        if parts[-1] in masks:
+            AttentionMaskInterface.register(name, masks[parts[-1]])
+    config._attn_implementation_internal = name
+
+
+def _forget(part: str) -> None:
+    """Take every name with this part from transformers; that of treatments stays, for copies of treated models."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    _arounds.pop(part, None)
+    for mapping in (AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping):
+        for name in [name for name in mapping if part in _parts(name)]:
+            mapping.pop(name)
+
+
+def _standing(name: str, part: str, rest: str) -> Attention:
+    """The function to register: ``part`` around the rest, with the rest's name in the configuration while it runs."""
 
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        function = around(implementation(original), function_of(module, original))
+        function = _arounds[part](implementation(rest), function_of(module, rest))
         config: Any = getattr(module, "config", None)
-        ours = getattr(config, "_attn_implementation", None)
-        if ours != names[original]:
+        if getattr(config, "_attn_implementation", None) != name:
             return function(module, *args, **kwargs)
-        config._attn_implementation_internal = original
+        config._attn_implementation_internal = rest
         try:
             return function(module, *args, **kwargs)
         finally:
-            config._attn_implementation_internal = ours
+            config._attn_implementation_internal = name
 
     return attend
 
@@ -91,11 +148,11 @@ def _between(around: Around, original: str, configs: list[Any], names: dict[str,
 def function_of(module: nn.Module, original: str) -> Attention:
     """What ``original`` means to this module: its own rules, a registered function, or the eager one of its file.
 
-    Interceptions may be nested in any order; rules come last, in the place of the model's own attention.
+    Whoever stands in between, in any order, rules come last, in the place of the model's own attention.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    if not original.startswith(PREFIX) and head_rules.ATTRIBUTE in module._modules:
+    if not original.startswith(OURS) and head_rules.ATTRIBUTE in module._modules:
         treated: Attention = head_rules.attention(original)
         return treated
     for kind in type(module).__mro__:

@@ -13,7 +13,7 @@ from undilute.experiments.result import Chart, HeatMap, Result, Row
 from undilute.report import treatment_charts
 from undilute.report import treatment_figures as figures
 from undilute.treatment.evaluation.changes import ENTROPY, LOSS, RECALL, Change, Verdict
-from undilute.treatment.evaluation.findings import beats_guessing
+from undilute.treatment.evaluation.findings import amount, guessed_tasks
 from undilute.treatment.evaluation.findings import figures as in_figures
 from undilute.treatment.evaluation.outcome import Evaluation
 from undilute.treatment.evaluation.text_loss import position_buckets
@@ -84,7 +84,12 @@ def _answers(evaluations: Sequence[Evaluation], changes: Changes) -> list[str]:
     parts = [_by_verdict(what, lines) for what in (LOSS, RECALL) if all(what in own for own in lines.values())]
     answer = f"Beside {evaluations[0].label}, {'; '.join(parts)}."
     rules = [_of_rule(each, evaluations[0], lines[each.label]) for each in evaluations[1:]]
-    return [answer, *rules, *_uninformative(evaluations), _amount(evaluations[0], changes)]
+    return [
+        answer,
+        *rules,
+        *_uninformative(evaluations),
+        amount(evaluations[0], [each for own in changes.values() for each in own]),
+    ]
 
 
 def _by_verdict(what: str, lines: Mapping[str, Mapping[str, Change]]) -> str:
@@ -111,29 +116,11 @@ def _of_rule(evaluation: Evaluation, baseline: Evaluation, lines: Mapping[str, C
 
 def _uninformative(evaluations: Sequence[Evaluation]) -> list[str]:
     """Tasks that no rule can do say nothing about the rules."""
-    said = []
-    for task in figures.tasks(evaluations[0]):
-        asked = [figures.answers(each, task=task) for each in evaluations]
-        if not any(beats_guessing(answers) for answers in asked):
-            guessed = figures.chance(asked[0])
-            said.append(
-                f"Under no rule can answers in {task} be told from guesses, of which {guessed:.0f} % are right: that "
-                "task says little here."
-            )
-    return said
-
-
-def _amount(evaluation: Evaluation, changes: Changes) -> str:
-    windows, tokens = evaluation.losses.shape
-    said = f"Measured on {windows} window{'s' * (windows != 1)} of {tokens + 1:,} tokens"
-    if evaluation.answers:
-        questions, haystacks = len(evaluation.answers), len({each.haystack for each in evaluation.answers})
-        said += f" and {questions} question{'s' * (questions != 1)} about {haystacks} haystack{'s' * (haystacks != 1)}"
-    many = sum(len(own) for own in changes.values())
-    return (
-        f"{said}. The {many} lines of the comparison are not corrected for being many: about one in twenty would be "
-        "called better or worse without any difference."
-    )
+    return [
+        f"Under no rule can answers in {task} be told from guesses, of which "
+        f"{figures.chance(figures.answers(evaluations[0], task=task)):.0f} % are right: that task says little here."
+        for task in guessed_tasks(evaluations)
+    ]
 
 
 # ---------------------------------------------------------------- tables

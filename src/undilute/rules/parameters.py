@@ -34,10 +34,16 @@ class Parametrised(nn.Module):
             setattr(self, name, float(value))
         self.__dict__.setdefault("_held", []).append(name)
 
+    @property
+    def held(self) -> list[str]:
+        """Names of the parameters."""
+        names: list[str] = self.__dict__.get("_held", [])
+        return names
+
     def learn(self, name: str, heads: int) -> None:
         """Make the parameter ``name`` a learned one with a value for each of ``heads`` heads, from where it is."""
         value = getattr(self, name)
-        if name not in self.__dict__.get("_held", []) or not isinstance(value, float | Tensor):
+        if name not in self.held or not isinstance(value, float | Tensor):
             raise InvalidValue(f"{type(self).__name__}.{name} = {value!r}: must be a number, to be learned.")
         start = torch.as_tensor(value, dtype=torch.float32).detach().clone()
         if start.dim() > 1:
@@ -65,7 +71,7 @@ class Parametrised(nn.Module):
         return self._with(flat | deep)
 
     def _held_tensors(self) -> dict[str, Tensor]:
-        named = {name: getattr(self, name) for name in self.__dict__.get("_held", [])}
+        named = {name: getattr(self, name) for name in self.held}
         return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
     def _with(self, cut: dict[str, Tensor]) -> Self:
@@ -80,7 +86,7 @@ class Parametrised(nn.Module):
         return twin
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in self.__dict__.get("_held", []))
+        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in self.held)
 
 
 def _short(value: object) -> str:

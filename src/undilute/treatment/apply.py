@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
-from undilute.models.intercept import Attention, check_supported, intercepted
+from undilute.models.intercept import Interception, check_supported, treated
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
 from undilute.treatment.attention_layers import first_calls, layers_of
@@ -42,30 +43,38 @@ class Treated(AbstractContextManager["Treated"]):
 
     Attributes
     ----------
-    plan : which rule each head has
     rules : layer's name → its :class:`HeadRules`, with the parameters that learn, if any
     """
 
     def __init__(self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules]) -> None:
-        self.model, self.plan, self.rules = model, plan, rules
-        with ExitStack() as stack:
-            modules = dict(model.named_modules())
-            for name, each in rules.items():
-                stack.callback(_put, modules[name], modules[name]._modules.get(ATTRIBUTE))
-                _put(modules[name], each)
-            stack.enter_context(intercepted(model, _unchanged))
-            self._stack = stack.pop_all()
-        self._in_force = True
+        self.model, self.rules = model, rules
+        self._start = plan
+        self._modules = dict(model.named_modules())
+        self._before = {name: self._modules[name]._modules.get(ATTRIBUTE) for name in rules}
+        self._standing: Interception | None = treated(model)
+        for name, each in rules.items():
+            _put(self._modules[name], each)
+
+    @property
+    def plan(self) -> Plan:
+        """Which rule each head was given, with what it has learned since."""
+        names = [layer.name for layer in self._start.layers]
+        now = [
+            replace(each, rule=dict(self.rules[names[each.layer]].groups)[each.heads])
+            for each in self._start.assignments
+        ]
+        return replace(self._start, assignments=now)
 
     def undo(self) -> None:
         """Put the model back as it was before; nothing to do the second time."""
-        modules = dict(self.model.named_modules())
-        if self._in_force and any(
-            modules[name]._modules.get(ATTRIBUTE) is not each for name, each in self.rules.items()
-        ):
-            raise InvalidValue("a later treatment of this model is still in force: undo that one first.")
-        self._in_force = False
-        self._stack.close()
+        if self._standing is None:
+            return
+        if any(self._modules[name]._modules.get(ATTRIBUTE) is not each for name, each in self.rules.items()):
+            raise InvalidValue("a later treatment of the same layers is still in force: undo that one first.")
+        for name, each in self._before.items():
+            _put(self._modules[name], each)
+        self._standing.undo()
+        self._standing = None
 
     def parameters(self) -> list[nn.Parameter]:
         """What can be learned in the rules: for an optimiser."""
@@ -80,7 +89,7 @@ class Treated(AbstractContextManager["Treated"]):
         self.undo()
 
     def __repr__(self) -> str:
-        return f"Treated({type(self.model).__name__}, {len(self.plan.heads)} heads)"
+        return f"Treated({type(self.model).__name__}, {len(self._start.heads)} heads)"
 
 
 def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] = ()) -> Treated:
@@ -99,7 +108,12 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
     -------
     Treated
         A context manager; the treatment is in force at once, so the result may also be ignored. ``undo()`` ends it.
-        Treatments end in the reverse order in which they began.
+        Treatments of the same layers end in the reverse order in which they began.
+
+    Notes
+    -----
+    ``save_pretrained`` writes weights, not treatments: keep ``Plan.of(model)`` beside them. A treatment ends when the
+    model is given another ``attn_implementation``.
 
     Examples
     --------
@@ -117,16 +131,16 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
     check_supported(model)
     calls = first_calls(model)
     plan = planned(type(model).__name__, layers_of(calls), treatment)
-    rules = {name: _head_rules(index, call, plan) for index, (name, call) in enumerate(calls.items())}
-    in_force = {name: each for name, each in rules.items() if each is not None}
-    if learn:
-        _learn(in_force, learn)
-    return Treated(model, plan, in_force)
+    if isinstance(learn, str):
+        raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({learn!r},).")
+    _check_learned(plan, learn)
+    rules = {name: _head_rules(index, call, plan, learn) for index, (name, call) in enumerate(calls.items())}
+    return Treated(model, plan, {name: each for name, each in rules.items() if each is not None})
 
 
 def planned(architecture: str, layers: Sequence[Layer], treatment: Treatment) -> Plan:
     """Any treatment as a plan for a model with these layers."""
-    if isinstance(treatment, str) and treatment.endswith(".json"):
+    if isinstance(treatment, str) and _is_path(treatment):
         treatment = Path(treatment)
     if isinstance(treatment, PathLike):
         treatment = Plan.load(Path(treatment))
@@ -152,9 +166,13 @@ def planned(architecture: str, layers: Sequence[Layer], treatment: Treatment) ->
     return Plan(architecture, layers, assignments, {"rule": described})
 
 
-def _head_rules(index: int, call: AttentionCall, plan: Plan) -> HeadRules | None:
+def _is_path(treatment: str) -> bool:
+    return treatment.endswith(".json") or "/" in treatment or "\\" in treatment
+
+
+def _head_rules(index: int, call: AttentionCall, plan: Plan, learn: Sequence[str]) -> HeadRules | None:
     """The rules of one layer, for all of its heads; None if none of them gets one."""
-    groups = [(each.heads, _own(each.rule, call)) for each in plan.assignments if each.layer == index]
+    groups = [(each.heads, _own(each, call, learn)) for each in plan.assignments if each.layer == index]
     if not groups:
         return None
     for heads, rule in groups:
@@ -175,11 +193,16 @@ def _head_rules(index: int, call: AttentionCall, plan: Plan) -> HeadRules | None
     return HeadRules(groups)
 
 
-def _own(rule: Rule, call: AttentionCall) -> Rule:
-    """A copy for this layer, where its queries are; a rule that learns is shared, so that its learning stays one."""
-    if any(True for _ in rule.parameters()):
-        return rule
-    return copy.deepcopy(rule).to(call.query.device)
+def _own(given: Assignment, call: AttentionCall, learn: Sequence[str]) -> Rule:
+    """A copy for this layer, where its queries are; a rule that learns by itself is shared, so that it stays one."""
+    if not learn and any(True for _ in given.rule.parameters()):
+        return given.rule
+    rule = copy.deepcopy(given.rule).to(call.query.device)
+    for part in (rule.scale, rule.map):
+        for name in learn:
+            if name in part.held:
+                part.learn(name, len(given.heads))
+    return rule
 
 
 def _check(index: int, call: AttentionCall, heads: Sequence[int], rule: Rule) -> None:
@@ -201,28 +224,14 @@ def _check(index: int, call: AttentionCall, heads: Sequence[int], rule: Rule) ->
     HeadRules([(range(len(heads)), rule)]).attend(call.of_heads(heads))  # what does not fit shows on two tokens
 
 
-def _learn(rules: dict[str, HeadRules], names: Sequence[str]) -> None:
-    """Turn the parameters of these names into learned ones, one value per head."""
-    if isinstance(names, str):
-        raise InvalidValue(f"learn = {names!r}: must be names of parameters in a list, such as ({names!r},).")
-    found = set()
-    for each in rules.values():
-        for indices, rule in each.groups:
-            for part in (rule.scale, rule.map):
-                for name in set(names) & set(part.__dict__.get("_held", [])):
-                    found.add(name)
-                    part.learn(name, len(indices))
-    missing = sorted(set(names) - found)
-    if missing:
-        held = {name for each in rules.values() for rule in each.rules for name in _held(rule)}
-        raise InvalidValue(
-            f"learn = {list(names)!r}: no rule of the treatment has a parameter {missing[0]!r}; there is "
-            f"{', '.join(sorted(held)) or 'none'}."
-        )
-
-
-def _held(rule: Any) -> list[str]:
-    return [name for part in (rule.scale, rule.map) for name in part.__dict__.get("_held", [])]
+def _check_learned(plan: Plan, learn: Sequence[str]) -> None:
+    held = {name for each in plan.assignments for part in (each.rule.scale, each.rule.map) for name in part.held}
+    for name in learn:
+        if name not in held:
+            raise InvalidValue(
+                f"learn = {list(learn)!r}: no rule of the treatment has a parameter {name!r}; there is "
+                f"{', '.join(sorted(held)) or 'none'}."
+            )
 
 
 def _put(module: nn.Module, rules: nn.Module | None) -> None:
@@ -230,7 +239,3 @@ def _put(module: nn.Module, rules: nn.Module | None) -> None:
         module._modules.pop(ATTRIBUTE, None)
     else:
         module.add_module(ATTRIBUTE, rules)
-
-
-def _unchanged(implementation: str, function: Attention) -> Attention:
-    return function

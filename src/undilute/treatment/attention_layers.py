@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import Attention, function_of, intercepted
+from undilute.models.reasons import one_line
 from undilute.treatment.patterns import Layer
 
 if TYPE_CHECKING:
@@ -47,7 +48,15 @@ def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
 
     devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda}
     with torch.no_grad(), evaluating(model), torch.random.fork_rng(sorted(devices)), intercepted(model, around):
-        forward_pass(model, torch.zeros(2, dtype=torch.int64))
+        try:
+            forward_pass(model, torch.zeros(2, dtype=torch.int64))
+        except UndiluteError:
+            raise
+        except Exception as error:  # whatever a model of another kind makes of two tokens
+            raise InvalidValue(
+                f"{type(model).__name__} cannot be run on token ids alone ({one_line(error)}): must be a language "
+                "model or a text encoder."
+            ) from None
     if not calls:
         raise InvalidValue(
             f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its attention "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undilute.errors import InvalidValue, UndiluteError
-from undilute.models.head_rules import ATTRIBUTE, HeadRules
+from undilute.models.head_rules import rules_of
 from undilute.report import files
 from undilute.rules.base import Rule
 from undilute.rules.data import from_data, to_data
@@ -115,8 +115,8 @@ class Plan:
         calls = first_calls(model)
         assignments = []
         for index, call in enumerate(calls.values()):
-            rules = call.module._modules.get(ATTRIBUTE)
-            groups = rules.groups if isinstance(rules, HeadRules) else []
+            rules = rules_of(call.module, call.implementation, call.query.shape[1])
+            groups = [] if rules is None else rules.groups
             assignments += [Assignment(index, heads, rule) for heads, rule in groups if not is_identity(rule)]
         return cls(type(model).__name__, layers_of(calls), assignments)
 

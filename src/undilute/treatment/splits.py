@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +42,11 @@ def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor) -> 
     encoded: Any = tokenizer(text, return_tensors="pt", add_special_tokens=False, truncation=False, verbose=False)
     ids: Tensor = encoded["input_ids"][0]
     return ids.long()
+
+
+def fingerprint(ids: Tensor) -> str:
+    """What a plan keeps of the text that it was fitted to: enough to know it again."""
+    return hashlib.sha256(ids.cpu().numpy().tobytes()).hexdigest()
 
 
 def windows(ids: Tensor, length: int, count: int, what: str) -> Tensor:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from undilute.diagnosis.diagnose import SHORTEST_LENGTH, USUAL_LENGTH
 from undilute.errors import InvalidValue
+from undilute.models.capture import SHORTEST
 from undilute.models.intercept import check_supported
 from undilute.models.limits import maximum_length
 from undilute.rules import registry
@@ -22,9 +23,10 @@ from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import selected
 from undilute.treatment.calibration.sharpening import Hold, Sharpened, sharpened
+from undilute.treatment.evaluation.pieces import beginning
 from undilute.treatment.patterns import Head, by_layer, heads_of
 from undilute.treatment.plan import Assignment, Plan
-from undilute.treatment.splits import halves, tokenised, windows
+from undilute.treatment.splits import fingerprint, halves, tokenised, windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -38,6 +40,7 @@ FITS: dict[str, Fit] = {
 }
 WINDOWS = 2
 OCTAVES = 3  # from the reference length to the length, by default
+SHORTEST_REFERENCE = 2 * SHORTEST  # so that there are rows on both sides of it
 
 
 def calibrate(
@@ -63,7 +66,8 @@ def calibrate(
     text : the text, or token ids (tokens,)
     rule : "ssmax" and "logn" get a scale per head that holds its median row at the sharpness it has at ``reference``
         tokens; "adaptive" gets a monotone curve β(H) per head, defined for every entropy, that holds its rows at the
-        widest they are up to ``reference``; any other rule has nothing to fit, and needs ``select``
+        widest they are up to ``reference``; any other rule has nothing to fit, and needs ``select``. Layers whose
+        sliding window is shorter than twice the reference hold by themselves and are left alone
     heads : a pattern, or patterns, pairs (layer, head) or heads of a diagnosis (``d.heads.diluting``); all by default
     length : tokens of a window; by default 2,048, or what the model and the text have
     reference : the length at which the head is as sharp as it should be; by default an eighth of ``length``
@@ -100,7 +104,9 @@ def calibrate(
     chosen = heads_of("*" if heads is None else heads, layers)
     length, reference = _lengths(model, length, reference)
     ids, _ = halves(tokenised(tokenizer, text))
-    read = windows(ids, length, WINDOWS, "the first half of the text, which calibration reads,")
+    start = torch.tensor(() if tokenizer is None else beginning(tokenizer), dtype=torch.int64)
+    read = windows(ids, length - len(start), WINDOWS, "the first half of the text, which calibration reads,")
+    read = torch.cat([start.expand(len(read), -1), read], 1)
     share = 0.4 if select else 1.0
 
     def fitting(part: float, doing: str) -> None:
@@ -117,7 +123,7 @@ def calibrate(
         "reference": reference,
         "hold": _held(rule, hold),
         "windows": len(read),
-        "text": hashlib.sha256(ids.numpy().tobytes()).hexdigest(),
+        "text": fingerprint(ids),
         **figures,
     }
     plan = Plan(type(model).__name__, layers, assignments, made)
@@ -139,11 +145,11 @@ def _lengths(model: PreTrainedModel, length: int | None, reference: int | None) 
     if limit is not None and length > limit:
         raise InvalidValue(f"length = {length:,}: {type(model).__name__} reads at most {limit:,} tokens.")
     if reference is None:
-        reference = length >> OCTAVES
-    if not 8 <= count("reference", reference) <= length // 2:
+        reference = max(length >> OCTAVES, SHORTEST_REFERENCE)
+    if not SHORTEST_REFERENCE <= count("reference", reference) <= length // 2:
         raise InvalidValue(
-            f"reference = {reference:,}: must be from 8 to half of the length, {length // 2:,}, so that there are "
-            "longer rows to hold."
+            f"reference = {reference:,}: must be from {SHORTEST_REFERENCE}, where the rows that are measured begin, to "
+            f"half of the length, {length // 2:,}, so that there are longer rows to hold."
         )
     return length, reference
 
@@ -165,15 +171,12 @@ def _fitted(
     )
     assignments, factors = [], {}
     for index, heads in by_layer(chosen).items():
-        made, factor = FITS[rule](measured[index], heads, _reference(measured[index], reference), hold == "entropy")
+        if measured[index].n.max() < 2 * reference:  # a sliding window holds it already
+            continue
+        made, factor = FITS[rule](measured[index], heads, reference, hold == "entropy")
         assignments.append(Assignment(index, tuple(heads), made))
         factors[f"layers.{index}"] = [round(float(each), 4) for each in factor]
     return assignments, {"largest_factor": factors}
-
-
-def _reference(layer: Sharpened, reference: int) -> int:
-    """The reference length of a layer: in a sliding window no row sees more keys than it, and nothing dilutes."""
-    return min(reference, int(layer.n.max()) // 2)
 
 
 def _as_it_is(rule: str, chosen: Sequence[Head]) -> list[Assignment]:

@@ -6,7 +6,7 @@ dilutes.
 
 - LogLength: the line 1 + s·ln(n/n₀) through (n₀, 1) that is closest to these β, and never below 1: rows up to n₀ stay
   as they are, where a line without that floor would flatten or even invert them.
-- LogN: max(1, ln n / ln L) with the closest L.
+- LogN: max(1, ln n / ln L) with the closest L that is not below n₀.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ def log_length(layer: Sharpened, heads: Sequence[int], reference: int, falls: bo
 def log_n(layer: Sharpened, heads: Sequence[int], reference: int, falls: bool) -> tuple[Rule, NDArray[np.float64]]:
     """LogN's scale for some heads of a layer, and its factor on the longest rows, (heads,)."""
     longest = int(layer.n.max())
-    slowest, quickest = 1 / math.log(longest), 2.0
-    tried = np.geomspace(slowest, quickest, 2000)  # of 1 / ln L
+    tried = np.geomspace(1 / math.log(longest), 1 / math.log(reference), 2000)  # of 1 / ln L
     lengths = []
     for head in heads:
         n, beta = betas_by_length(layer, head, reference, falls)

@@ -1,9 +1,9 @@
 """Which heads are better off with the rule?  Those that lower the next-token loss of the calibration text.
 
 A gate g between a head's own output and the treated one, own + g·(treated − own), is 0 in the model as it is. The
-slope of the loss in every head's gate comes from one backward pass; it orders the heads. How many of the best to take
-is then tried: 1, 2, 4, … of them, as long as the slope promises something, each with a forward pass under the real
-rule.
+slope of the loss in all heads' gates comes from one backward pass over each window; it orders the heads. How many of
+the best to take is then tried: 1, 2, 4, … of them, as long as the slope promises something, each with a forward pass
+over each window under the real rule.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from undilute.models.forward_pass import evaluating
 from undilute.models.head_rules import HeadRules
 from undilute.models.intercept import Attention, intercepted
 from undilute.treatment.apply import apply
+from undilute.treatment.evaluation.text_loss import losses
 from undilute.treatment.patterns import Head, by_layer
 from undilute.treatment.plan import Plan
 
@@ -47,8 +48,6 @@ def selected(
     windows : (windows, tokens) of the calibration text
     on_progress : (share, what is under way)
     """
-    from undilute.treatment.evaluation.text_loss import losses
-
     slopes = gate_slopes(model, plan, windows, lambda share: on_progress(share / 3, "ranking heads"))
     order = sorted((head for head in plan.heads if slopes[head] < 0), key=lambda head: (slopes[head], head))
     sizes = sorted({0, len(order), *(2**power for power in range(len(order).bit_length()))})

@@ -48,7 +48,7 @@ def findings(before: Evaluation, after: Evaluation, changes: Sequence[Change]) -
         *_uninformative(before, after),
         *_attention(lines),
         *_cost(before, after),
-        _amount(after, changes),
+        amount(after, changes),
     ]
     return [sentence for sentence in said if sentence]
 
@@ -139,17 +139,26 @@ def _log_probability(lines: dict[str, Change]) -> list[str]:
 def _uninformative(before: Evaluation, after: Evaluation) -> list[str]:
     """Tasks whose answers cannot be told from guesses, either way: they say nothing about the treatment."""
     said = []
-    for task in TASKS:
+    for task in guessed_tasks([before, after]):
         pairs = [[answer for answer in each.answers if answer.task == task] for each in (before, after)]
-        enough = len({answer.haystack for answer in pairs[0]}) >= FEWEST_BLOCKS
-        if enough and not any(beats_guessing(answers) for answers in pairs):
-            old, new = (100 * float(np.mean([answer.right for answer in answers])) for answers in pairs)
-            guessed = 100 * float(np.mean([answer.chance for answer in pairs[0]]))
-            said.append(
-                f"Answers in {_named(task)} cannot be told from guesses, before or after ({old:.0f} % and {new:.0f} % "
-                f"right, {guessed:.0f} % by guessing): that task says little here."
-            )
+        old, new = (100 * float(np.mean([answer.right for answer in answers])) for answers in pairs)
+        guessed = 100 * float(np.mean([answer.chance for answer in pairs[0]]))
+        said.append(
+            f"Answers in {_named(task)} cannot be told from guesses, before or after ({old:.0f} % and {new:.0f} % "
+            f"right, {guessed:.0f} % by guessing): that task says little here."
+        )
     return said
+
+
+def guessed_tasks(evaluations: Sequence[Evaluation]) -> list[Task]:
+    """Tasks with haystacks enough to tell, in which no evaluation has clearly more right than guesses would have."""
+    found: list[Task] = []
+    for task in TASKS:
+        asked = [[answer for answer in each.answers if answer.task == task] for each in evaluations]
+        enough = len({answer.haystack for answer in asked[0]}) >= FEWEST_BLOCKS
+        if enough and not any(beats_guessing(answers) for answers in asked):
+            found.append(task)
+    return found
 
 
 def beats_guessing(answers: Sequence[Answer]) -> bool:
@@ -196,7 +205,8 @@ def _ratio(new: float, old: float, unit: str) -> str:
     return f"{words} ({new:.3g} {unit} instead of {old:.3g} {unit})"
 
 
-def _amount(after: Evaluation, changes: Sequence[Change]) -> str:
+def amount(after: Evaluation, changes: Sequence[Change]) -> str:
+    """How much was measured, and how far that goes."""
     windows, tokens = after.losses.shape
     said = f"Measured on {windows} {_plural('window', windows)} of {tokens + 1:,} tokens"
     if after.answers:
