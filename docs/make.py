@@ -11,13 +11,22 @@ from pathlib import Path
 
 from undilute import rules
 from undilute.experiments import diagnosis_cost
-from undilute.report import audit_page, experiment_files, experiment_markdown, files, rule_table, speed_report
+from undilute.report import (
+    audit_page,
+    experiment_files,
+    experiment_markdown,
+    files,
+    rule_table,
+    speed_report,
+    treatment_markdown,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("forward", "training", "long", "long-training")
 SUMMARY = ROOT / "docs" / "results" / "smollm2.txt"
 EXPERIMENTS = ROOT / "docs" / "results"
 SHOWN = (16, 64, 256, 1024, 4096, 16384)  # sizes of max retrieval in the README, as printed
+TREATMENTS = ROOT / "docs" / "treatment"
 COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
 
@@ -27,6 +36,7 @@ def current(text: str) -> str:
     figures = [figure for path in measured for figure in speed_report.from_json(path.read_text())]
     results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
     retrieval = results["max-retrieval"]
+    treatments = sorted(TREATMENTS.glob("*/results.json"))
     tables = {
         "rules": rule_table.markdown(rules.names(), 1024),
         "speed": speed_report.markdown(figures),
@@ -34,6 +44,7 @@ def current(text: str) -> str:
         "reproduced": experiment_markdown.summary(list(results.values())),
         "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
         "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
+        "treated": treatment_markdown.table([experiment_files.load(path.parent) for path in treatments]),
         "cost": diagnosis_cost.markdown(diagnosis_cost.from_json(COSTS.read_text())),
     }
     for name, table in tables.items():

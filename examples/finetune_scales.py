@@ -269,7 +269,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def checked(options: argparse.Namespace) -> None:
     """Refuse what would only fail later."""
     if importlib.util.find_spec("accelerate") is None:
-        raise ud.MissingExtra("accelerate", "test")
+        raise ud.MissingExtra("accelerate", "train")
     for name in ("steps", "length", "evaluate_at", "windows", "save_every"):
         count(f"--{name.replace('_', '-')}", getattr(options, name))
     above("--learning-rate", options.learning_rate, 0.0)

@@ -63,6 +63,16 @@ def test_committed_results_are_whole() -> None:
         assert set(result.settings) == set(experiment.every()[result.id]().settings())
 
 
+def test_committed_treatments_are_whole() -> None:
+    found = sorted((ROOT / "docs" / "treatment").glob("*/results.json"))
+    results = [experiment_files.load(path.parent) for path in found]
+    assert results
+    assert {result.command.split()[1] for result in results} <= {"treat", "compare"}
+    for path, result in zip(found, results, strict=True):
+        for name in (*experiment_page.table_files(result), *experiment_page.chart_files(result)):
+            assert (path.parent / name).exists(), f"{path.parent.name}: {name} is missing"
+
+
 def test_the_readme_counts_the_verdicts() -> None:
     counted = Counter(each.verdict for each in audit.statements() if each.id[0] != "U")
     sentence = f"of {counted.total()} examined, {counted[Verdict.FALSE]} do not hold as printed and "

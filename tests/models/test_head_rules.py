@@ -144,7 +144,7 @@ assert {first!r} != "undilute" or "transformers" not in sys.modules
 import importlib.util, undilute
 if {first!r} == "undilute":
     importlib.util.find_spec("transformers.modeling_utils")  # asking is not importing
-from transformers import AttentionInterface, AttentionMaskInterface, LlamaConfig, LlamaForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface
 assert "undilute:ssmax" in AttentionInterface._global_mapping
 assert "undilute:ssmax" in AttentionMaskInterface._global_mapping
 import inspect, transformers.modeling_utils
