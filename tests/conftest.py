@@ -12,7 +12,7 @@ from tests.cases import RULES
 from tests.command import Here, Ran
 
 torch.set_num_threads(1)
-settings.register_profile("suite", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("suite", max_examples=120, deadline=None, derandomize=True)
 settings.load_profile("suite")
 
 

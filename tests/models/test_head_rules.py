@@ -16,6 +16,7 @@ import undilute as ud
 from tests.models.attending import SIZES, attending_with, random_model, tokens
 from undilute.errors import InvalidValue, UnknownName
 from undilute.models.head_rules import HeadRules
+from undilute.models.implementations import register_with_transformers
 from undilute.rules.base import Rule
 
 ENTROPY = ["entropy", "top_weight", "sink_share", "top_weight_beside_sink", "logit_spread", "spread_bound"]
@@ -134,23 +135,28 @@ def test_a_treatment_over_an_implementation_keeps_its_rule_for_the_other_heads()
     assert model.config._attn_implementation == "undilute:hard"
 
 
-@pytest.mark.parametrize("first", ["undilute", "transformers"])
-def test_names_are_there_whichever_is_imported_first(first: str) -> None:
+def test_names_are_there_if_transformers_is_imported_later() -> None:
     """In a fresh process: importing undilute neither imports transformers nor comes too late for it."""
-    script = f"""
-import sys
-import {first}
-assert {first!r} != "undilute" or "transformers" not in sys.modules
-import importlib.util, undilute
-if {first!r} == "undilute":
-    importlib.util.find_spec("transformers.modeling_utils")  # asking is not importing
+    script = """
+import importlib.util, inspect, sys
+import undilute
+assert "transformers" not in sys.modules
+importlib.util.find_spec("transformers.modeling_utils")  # asking is not importing
 from transformers import AttentionInterface, AttentionMaskInterface
 assert "undilute:ssmax" in AttentionInterface._global_mapping
 assert "undilute:ssmax" in AttentionMaskInterface._global_mapping
-import inspect, transformers.modeling_utils
+import transformers.modeling_utils
 assert "class PreTrainedModel" in inspect.getsource(transformers.modeling_utils)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_names_are_there_if_transformers_was_imported_before() -> None:
+    transformers.AttentionInterface._global_mapping.pop("undilute:hard")
+    transformers.AttentionMaskInterface._global_mapping.pop("undilute:hard")
+    register_with_transformers()
+    assert "undilute:hard" in transformers.AttentionInterface._global_mapping
+    assert "undilute:hard" in transformers.AttentionMaskInterface._global_mapping
 
 
 def test_rules_for_other_heads_are_refused() -> None:

@@ -25,7 +25,7 @@ def generating_model(kind: str, implementation: str = "sdpa") -> Any:
     return model.double().eval()
 
 
-def generated(model: Any, ids: torch.Tensor, new: int = 8, **options: Any) -> list[list[int]]:
+def generated(model: Any, ids: torch.Tensor, new: int = 6, **options: Any) -> list[list[int]]:
     """The tokens that follow, greedily, for each sequence of the batch."""
     with torch.no_grad():
         out = model.generate(ids, max_new_tokens=new, min_new_tokens=new, **options)
