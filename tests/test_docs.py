@@ -66,8 +66,7 @@ def test_committed_results_are_whole() -> None:
 def test_committed_treatments_are_whole() -> None:
     found = sorted((ROOT / "docs" / "treatment").glob("*/results.json"))
     results = [experiment_files.load(path.parent) for path in found]
-    assert results
-    assert {result.command.split()[1] for result in results} <= {"treat", "compare"}
+    assert {result.command.split()[1] for result in results} == {"treat", "compare"}
     for path, result in zip(found, results, strict=True):
         for name in (*experiment_page.table_files(result), *experiment_page.chart_files(result)):
             assert (path.parent / name).exists(), f"{path.parent.name}: {name} is missing"
