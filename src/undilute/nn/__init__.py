@@ -5,6 +5,7 @@ from undilute.nn.cache import KVCache
 from undilute.nn.differential import DifferentialAttention
 from undilute.rules import (
     LearnableEntmax,
+    LearnableFocus,
     LearnableLogLength,
     LearnablePowLogLength,
     LearnableSink,
@@ -16,6 +17,7 @@ __all__ = [
     "DifferentialAttention",
     "KVCache",
     "LearnableEntmax",
+    "LearnableFocus",
     "LearnableLogLength",
     "LearnablePowLogLength",
     "LearnableSink",

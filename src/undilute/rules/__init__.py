@@ -23,6 +23,7 @@ from undilute.rules.scales.yarn import YaRN
 from undilute.rules.scales.llama4 import Llama4
 from undilute.rules.maps.sink import LearnableSink, Sink, Softmax1
 from undilute.rules.maps.entmax import Entmax, LearnableEntmax
+from undilute.rules.maps.focus import Focus, LearnableFocus
 from undilute.rules.scales.pow_log_length import LearnablePowLogLength, PowLogLength
 from undilute.rules.maps.sigmoid import Sigmoid
 from undilute.rules.maps.self_adjusted import SelfAdjusted
@@ -40,8 +41,10 @@ __all__ = [
     "Entmax",
     "EntropyAdaptive",
     "EntropyCurve",
+    "Focus",
     "Hard",
     "LearnableEntmax",
+    "LearnableFocus",
     "LearnableLogLength",
     "LearnablePowLogLength",
     "LearnableSink",

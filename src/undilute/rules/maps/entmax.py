@@ -63,10 +63,7 @@ class Entmax(Map):
         return self.alpha - 1.0
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        epsilon = torch.as_tensor(per_head("alpha", self.epsilon, logits), dtype=logits.dtype, device=logits.device)
-        epsilon = epsilon.clamp(min=SOFTMAX)  # a learned α that drifts to 1 or below is softmax
-        p: Tensor = _Entmax.apply(logits, visible, epsilon)  # type: ignore[no-untyped-call]
-        return p
+        return entmax_over(logits, visible, shaped_epsilon(self.epsilon, logits))
 
     def lipschitz(self, n: int) -> float:
         alpha = largest(self.alpha)
@@ -93,6 +90,18 @@ class LearnableEntmax(Entmax):
     @property
     def alpha(self) -> Tensor:  # type: ignore[override]
         return 1.0 + self.epsilon
+
+
+def shaped_epsilon(epsilon: Number, logits: Tensor) -> Tensor:
+    """α − 1 as a tensor that broadcasts over ``logits``; a learned α that drifts to 1 or below is softmax."""
+    shaped = torch.as_tensor(per_head("alpha", epsilon, logits), dtype=logits.dtype, device=logits.device)
+    return shaped.clamp(min=SOFTMAX)
+
+
+def entmax_over(logits: Tensor, visible: Tensor, epsilon: Tensor) -> Tensor:
+    """α-entmax of the visible logits (..., keys), α − 1 = ``epsilon`` (..., 1); exactly 0 elsewhere."""
+    p: Tensor = _Entmax.apply(logits, visible, epsilon)  # type: ignore[no-untyped-call]
+    return p
 
 
 def _one_against_rest(alpha: float, k: int) -> float:
