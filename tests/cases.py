@@ -26,7 +26,7 @@ RULES: dict[str, Rule] = {
     "softpick 0.1": rules.get("softpick", epsilon=0.1),
     "top-k 2": rules.get("top-k", k=2),
     "top-k 30%": rules.get("top-k", fraction=0.3),
-    "focus 2": rules.get("focus", k=2, s_max=100.0),
+    "focus 2": rules.get("focus", k=2, s_max=20.0),
     "focus 3, sparsemax": rules.get("focus", k=3, alpha=2.0, s_min=0.2, s_max=3.0),
     "focus growing": rules.get("focus", k=1, alpha=1.3, s_max=4.0, power=0.5),
     "adaptive sparsemax": Rule(rules.EntropyAdaptive(), rules.Entmax(2.0)),

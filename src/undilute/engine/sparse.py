@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from undilute.engine.budget import memory_budget, support_budget
 from undilute.engine.call import Call
 from undilute.engine.threads import share
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
+from undilute.rules.maps.focus import Focus
 from undilute.rules.maps.top_k import TopK
+from undilute.rules.parameters import Number
 from undilute.rules.rows import working_dtype
 
 ROWS, TILE = 256, 2048  # of one tile of logits: 2 MB in float32, which stay in the caches
@@ -33,10 +35,11 @@ Array = np.ndarray[Any, Any]
 def obstacle(call: Call) -> str | None:
     """Why this route cannot run the call, or None."""
     rule = call.rule
-    if not isinstance(rule.map, Entmax | TopK):
+    if not isinstance(rule.map, Entmax | Focus | TopK):
         return f"the map {type(rule.map).__name__} has no support to find"
-    if isinstance(rule.map, Entmax) and isinstance(rule.map.alpha, Tensor) and rule.map.alpha.dim() > 1:
-        return "alpha differs from row to row"
+    for name in ("alpha", "s_min", "s_max"):
+        if torch.as_tensor(getattr(rule.map, name, 0.0)).dim() > 1:
+            return f"{name} differs from row to row"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'undilute[fast]')"
     return scaling.obstacle(call)
@@ -61,37 +64,50 @@ def _run(call: Call) -> tuple[Tensor, Tensor | None]:
         t.to(dtype).expand(*own, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
         for t, own in ((call.query, lead), (call.key, kv_lead), (call.value, kv_lead))
     )
-    out, entropy = _Sparse.apply(q, k, v, _epsilon(call), call)  # type: ignore[no-untyped-call]
+    out, entropy = _Sparse.apply(q, k, v, _epsilon(call), *_limits(call), call)  # type: ignore[no-untyped-call]
     out = out.reshape(*lead, call.rows, v.shape[-1]).to(call.query.dtype)
     return out, entropy.reshape(*lead, call.rows) if call.return_entropy else None
 
 
 def _epsilon(call: Call) -> Tensor:
     """α − 1 of each head, float64 (heads of all batches,); 0 stands for top-k."""
+    if isinstance(call.rule.map, TopK):
+        return _per_head(call, 0.0)
+    assert isinstance(call.rule.map, Entmax | Focus)
+    return _per_head(call, call.rule.map.epsilon).clamp(min=SOFTMAX)
+
+
+def _limits(call: Call) -> tuple[Tensor, Tensor]:
+    """The least and the most that entmax's own scale can be in each head, float64 (heads of all batches,)."""
+    map = call.rule.map
+    least, most = (map.s_min, map.s_max) if isinstance(map, Focus) else (1.0, 1.0)
+    return _per_head(call, least), _per_head(call, most)
+
+
+def _per_head(call: Call, value: Number) -> Tensor:
     heads = call.logits_shape[:-2]
-    if not isinstance(call.rule.map, Entmax):
-        return torch.zeros(heads.numel(), dtype=torch.float64)
-    epsilon = torch.as_tensor(call.rule.map.epsilon, dtype=torch.float64).clamp(min=SOFTMAX)
-    return epsilon.expand(heads).reshape(-1)
+    return torch.as_tensor(value, dtype=torch.float64).expand(heads).reshape(-1)
 
 
 class _Sparse(torch.autograd.Function):
-    """(out, entropy) for q (heads, L, E), k and v (kv heads, S, ·), differentiable in all and in α."""
+    """(out, entropy) for q (heads, L, E), k and v (kv heads, S, ·), differentiable in all, in α and in the limits."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        problem = _Problem(call, q, k, v, epsilon)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, least: Tensor, most: Tensor, call: Call
+    ) -> tuple[Tensor, Tensor]:
+        problem = _Problem(call, q, k, v, epsilon, least, most)
         out, entropy = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype), torch.zeros(q.shape[:2], dtype=q.dtype)
         keep = _Keep(support_budget() if any(ctx.needs_input_grad) else 0)
 
         def work(task: _Task, scratch: _Scratch) -> None:
             spread = entropy.numpy()[task.head, task.rows] if call.return_entropy else problem.nowhere
-            count, index, value = problem.support(task, scratch, spread)
-            problem.kernels.gather(count, index, value, problem.v[task.kv], out.numpy()[task.head, task.rows])
-            keep.add(problem.kernels, task, count, index, value)
+            found = problem.support(task, scratch, spread)
+            problem.kernels.gather(*found[:3], problem.v[task.kv], out.numpy()[task.head, task.rows])
+            keep.add(problem.kernels, task, found)
 
         share(problem.tasks(), work, problem.scratch, at_once=not call.is_step)
-        ctx.save_for_backward(q, k, v, epsilon)
+        ctx.save_for_backward(q, k, v, epsilon, least, most)
         ctx.call, ctx.keep = call, keep
         ctx.set_materialize_grads(False)
         return out, entropy
@@ -99,10 +115,10 @@ class _Sparse(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, epsilon = ctx.saved_tensors
+        q, k, v, *of_rule = ctx.saved_tensors
         if grad_out is None and grad_entropy is None:
-            return (None,) * 5
-        problem = _Problem(ctx.call, q, k, v, epsilon)
+            return (None,) * 7
+        problem = _Problem(ctx.call, q, k, v, *of_rule)
         grad_out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype) if grad_out is None else grad_out
         grad_entropy = torch.zeros(q.shape[:2], dtype=q.dtype) if grad_entropy is None else grad_entropy
         go, ge = grad_out.contiguous().numpy(), grad_entropy.contiguous().numpy()
@@ -112,14 +128,10 @@ class _Sparse(torch.autograd.Function):
 
         def work(lane: _Lane, scratch: _Scratch) -> None:
             for task in lane.tasks:
-                count, index, weight = ctx.keep.get(task) or _pack(
-                    problem.kernels, *problem.support(task, scratch, problem.nowhere)
-                )
+                support = ctx.keep.get(task) or _pack(problem.kernels, problem.support(task, scratch, problem.nowhere))
                 at, kv = (task.head, task.rows), (lane.copy, task.kv)
-                slope = problem.kernels.backward(
-                    count,
-                    index,
-                    weight,
+                of_task = problem.kernels.backward(
+                    *support,
                     problem.epsilon[task.head],
                     bool(ctx.needs_input_grad[3]),
                     ctx.call.scale,
@@ -133,16 +145,16 @@ class _Sparse(torch.autograd.Function):
                     dv[kv],
                     scratch.g,
                     scratch.u,
-                    np.empty(len(index)),
+                    np.empty(len(support.keys)),
                     *scratch.fast(problem.epsilon[task.head]),
                 )
-                slopes.append((task, slope))
+                slopes.append((task, of_task))
 
         share(lanes, work, problem.scratch)
-        grad_epsilon = torch.zeros_like(epsilon)
-        for task, slope in sorted(slopes, key=lambda pair: (pair[0].head, pair[0].start)):  # always in the same order
-            grad_epsilon[task.head] += slope
-        return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), grad_epsilon, None
+        totals = torch.zeros(3, len(q), dtype=torch.float64)
+        for task, of_task in sorted(slopes, key=lambda pair: (pair[0].head, pair[0].start)):  # always in the same order
+            totals[:, task.head] += torch.tensor(of_task, dtype=torch.float64)
+        return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), *totals, None
 
 
 @dataclass(frozen=True)
@@ -180,28 +192,46 @@ def _lanes(tasks: list[_Task], kv_heads: int, threads: int) -> list[_Lane]:
     return [_Lane(copy, each) for (_, copy), each in lanes.items()]
 
 
+class _Support(NamedTuple):
+    """Which keys have weight in a block of rows; packed, the rows stand one after the other.
+
+    Attributes
+    ----------
+    counts : (rows,) keys of each row
+    keys, weights : (rows, room), or packed (keys of all rows,)
+    rates, ties : (rows,), as ``sparse_kernels.weigh`` leaves them
+    """
+
+    counts: Array
+    keys: Array
+    weights: Array
+    rates: Array
+    ties: Array
+
+
 class _Keep:
     """Supports for the backward pass, up to a number of bytes; the order of arrival decides which."""
 
     def __init__(self, budget: int) -> None:
         self.left = budget
-        self.packed: dict[_Task, tuple[Array, Array, Array]] = {}
+        self.packed: dict[_Task, _Support] = {}
 
-    def add(self, kernels: Any, task: _Task, count: Array, index: Array, weight: Array) -> None:
-        size = int(count.sum()) * (index.itemsize + weight.itemsize)
+    def add(self, kernels: Any, task: _Task, found: _Support) -> None:
+        size = int(found.counts.sum()) * (found.keys.itemsize + found.weights.itemsize)
         if size < self.left:
             self.left -= size
-            self.packed[task] = _pack(kernels, count, index, weight)
+            self.packed[task] = _pack(kernels, found)
 
-    def get(self, task: _Task) -> tuple[Array, Array, Array] | None:
+    def get(self, task: _Task) -> _Support | None:
         return self.packed.get(task)
 
 
-def _pack(kernels: Any, count: Array, index: Array, weight: Array) -> tuple[Array, Array, Array]:
+def _pack(kernels: Any, found: _Support) -> _Support:
+    count, index, weight, rates, ties = found
     total = int(count.sum())
     packed = np.empty(total, index.dtype), np.empty(total, weight.dtype)
     kernels.pack(count, index, weight, *packed)
-    return count.copy(), *packed
+    return _Support(count.copy(), *packed, rates.copy(), ties.copy())
 
 
 class _Scratch:
@@ -211,7 +241,8 @@ class _Scratch:
         rows, keys, dtype = problem.block, problem.call.keys, problem.q.dtype
         self.tile = torch.empty(rows * problem.tile, dtype=torch.from_numpy(problem.q[:0]).dtype)
         self.make_room(rows, min(keys + 1, ROOM), dtype)
-        self.state = np.empty(rows), np.empty(rows), np.empty(rows, np.int64), np.empty(rows, np.int64)
+        self.top, self.floor, self.rates = (np.empty(rows) for _ in range(3))
+        self.count, self.settled, self.ties = (np.empty(rows, np.int64) for _ in range(3))
         self.maxima, self.ranked = np.empty(problem.tile // problem.kernels.CHUNK + 2, dtype), np.empty(keys, dtype)
         self.work, self.other = np.empty(keys + 64, np.float32), np.empty(keys + 64, np.float32)
         self.g, self.u = np.empty(keys), np.empty(keys)
@@ -228,14 +259,18 @@ class _Scratch:
 class _Problem:
     """The arrays of one call and how its work is cut up."""
 
-    def __init__(self, call: Call, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor) -> None:
+    def __init__(
+        self, call: Call, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, least: Tensor, most: Tensor
+    ) -> None:
         from undilute.engine import sparse_kernels
 
         self.kernels: Any = sparse_kernels
         self.call = call
         self.q_tensor, self.k_tensor = q.detach().contiguous(), k.detach().contiguous()
         self.q, self.k, self.v = self.q_tensor.numpy(), self.k_tensor.numpy(), v.detach().contiguous().numpy()
-        self.epsilon, self.zero = epsilon.detach().tolist(), torch.zeros(1, dtype=q.dtype)
+        self.epsilon = epsilon.detach().tolist()
+        self.least, self.most = ((epsilon * limit).detach().tolist() for limit in (least, most))
+        self.zero = torch.zeros(1, dtype=q.dtype)
         self.threads = torch.get_num_threads()
         self.block = min(ROWS, call.rows, max(1, memory_budget() // (self.threads * call.keys * 12)))
         self.tile = min(call.keys, max(TILE, ROWS * TILE // self.block))
@@ -250,33 +285,38 @@ class _Problem:
         return _Scratch(self)
 
     def _kept(self) -> Array:
-        """k of each row for top-k (heads, L), all 0 for entmax."""
-        shape = self.q.shape[:2]
-        if not isinstance(self.call.rule.map, TopK):
+        """k of each row (heads, L), as ``sparse_kernels`` is told it."""
+        shape, map = self.q.shape[:2], self.call.rule.map
+        if not isinstance(map, TopK | Focus):
             return np.zeros(shape, np.int64)
         n = masks.row_counts(self.call).expand(*self.call.logits_shape[:-1], 1)
-        kept: Array = self.call.rule.map.kept(n).clamp(min=1).reshape(shape).numpy()
-        return kept
+        kept = map.kept(n).clamp(min=1)
+        if isinstance(map, Focus):
+            kept = torch.where(n > kept, kept + 1, 0)
+        ranks: Array = kept.reshape(shape).numpy()
+        return ranks
 
     def tasks(self) -> list[_Task]:
         blocks = [(i, min(i + self.block, self.call.rows)) for i in range(0, self.call.rows, self.block)]
         return [_Task(h, h // self.call.groups, *rows) for rows in blocks for h in range(len(self.q))]
 
-    def support(self, task: _Task, scratch: _Scratch, entropy: Array) -> tuple[Array, Array, Array]:
-        """Count, index and weight of each row's support, in the thread's scratch memory; its entropy, if wanted."""
+    def support(self, task: _Task, scratch: _Scratch, entropy: Array) -> _Support:
+        """Each row's support, in the thread's scratch memory; its entropy, if wanted."""
         while (room := self._find(task, scratch, entropy)) > 0:
             scratch.make_room(self.block, min(self.call.keys + 1, 2 * room), self.q.dtype)
-        return scratch.state[2][: task.size], scratch.index, scratch.value
+        count, rates, ties = (each[: task.size] for each in (scratch.count, scratch.rates, scratch.ties))
+        return _Support(count, scratch.index, scratch.value, rates, ties)
 
     def _find(self, task: _Task, scratch: _Scratch, entropy: Array) -> int:
         """0 if the support was found, else how much room for candidates it takes."""
         kernels, size, block = self.kernels, task.size, task.rows
-        top, floor, count, settled = (each[:size] for each in scratch.state)
+        state = scratch.top, scratch.floor, scratch.count, scratch.settled, scratch.rates, scratch.ties
         low, high, kept = self.low[block], self.high[block], self.kept[task.head, block]
         epsilon = self.epsilon[task.head]
         reach = masks.reach(self.call, task.start, task.stop)
         if reach.start == reach.stop:
-            count.fill(0)
+            scratch.count[:size].fill(0)
+            scratch.ties[:size].fill(0)
         for first in range(reach.start, reach.stop, self.tile):
             keys = slice(first, min(first + self.tile, reach.stop))
             tile = self._products(task, keys, scratch)
@@ -291,11 +331,10 @@ class _Problem:
                 low,
                 high,
                 epsilon,
+                self.least[task.head],
+                self.most[task.head],
                 kept,
-                top,
-                floor,
-                count,
-                settled,
+                *(each[:size] for each in state),
                 scratch.index,
                 scratch.value,
                 entropy,

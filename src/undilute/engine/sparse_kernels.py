@@ -7,8 +7,18 @@ the floor are never looked into.
 
 All in one file, because Numba's cache on disk does not notice a change in another one.
 
-Thresholds are in units of the logits: entmax keeps z > t with Σ (ε(z − t))₊^(1/ε) = 1, ε = α − 1. Top-k keeps the k
-largest, ties included, and is told by k > 0.
+Thresholds are in units of the logits: entmax of s·z keeps z > t with Σ (r(z − t))₊^(1/ε) = 1, ε = α − 1 and the *rate*
+r = ε·s. Which rule it is, a row is told by k and ε:
+
+| k | ε | rule |
+|---|---|---|
+| 0 | α − 1 | entmax at the rate ``least`` |
+| k | 0 | top-k: the k largest, ties included |
+| K + 1 | α − 1 | focus: the rate that puts t at the (K+1)-th largest, between ``least`` and ``most`` |
+
+The threshold of focus is max(t(least), min(z_{K+1}, t(most))), since t rises with the rate. Where it is z_{K+1}, the
+keys of just that logit stand at the end of the row's support with weight 0: they have no share in the output, but the
+gradient moves the threshold with them.
 """
 
 from __future__ import annotations
@@ -70,31 +80,31 @@ def powers(work: Array, other: Array, m: int, exponent: float) -> None:
 
 @compiled
 def entmax_sums(
-    values: Array, m: int, t: float, epsilon: float, fast: bool, work: Array, other: Array
+    values: Array, m: int, t: float, epsilon: float, rate: float, fast: bool, work: Array, other: Array
 ) -> tuple[float, float]:
-    """Σ w^(1/ε) and Σ w^(1/ε − 1) over w = (ε(z − t))₊: how far t is from the threshold, and the slope there."""
+    """Σ w^(1/ε) and Σ w^(1/ε − 1) over w = (r(z − t))₊: how far t is from the threshold, and the slope there."""
     total, slope = 0.0, 0.0
     if epsilon == 0.5:
         for c in range(m):
-            w = max(0.5 * (values[c] - t), 0.0)
+            w = max(rate * (values[c] - t), 0.0)
             total += w * w
             slope += w
     elif epsilon == 1.0:
         for c in range(m):
-            w = values[c] - t
+            w = rate * (values[c] - t)
             total += max(w, 0.0)
             slope += 1.0 if w > 0.0 else 0.0
     elif fast:
         for c in range(m):
-            work[c] = max(epsilon * (values[c] - t), 1e-30)
+            work[c] = max(rate * (values[c] - t), 1e-30)
         powers(work, other, m, 1.0 / epsilon - 1.0)
         for c in range(m):
-            w = max(epsilon * (values[c] - t), 0.0)
+            w = max(rate * (values[c] - t), 0.0)
             total += work[c] * w
             slope += work[c] if w > 0.0 else 0.0
     else:
         for c in range(m):
-            w = epsilon * (values[c] - t)
+            w = rate * (values[c] - t)
             if w > 0.0:
                 u = math.exp((1.0 / epsilon - 1.0) * math.log(w))
                 total += u * w
@@ -104,7 +114,16 @@ def entmax_sums(
 
 @compiled
 def entmax_threshold(
-    values: Array, m: int, start: float, top: float, epsilon: float, steps: int, fast: bool, work: Array, other: Array
+    values: Array,
+    m: int,
+    start: float,
+    top: float,
+    epsilon: float,
+    rate: float,
+    steps: int,
+    fast: bool,
+    work: Array,
+    other: Array,
 ) -> float:
     """t of the first m values, or after a few ``steps`` a lower bound of it.
 
@@ -112,19 +131,19 @@ def entmax_threshold(
     nearly straight (few steps). Bisection for ε > 1.
     """
     if epsilon > 1.0:
-        return entmax_bisected(values, m, start, top, epsilon)
+        return entmax_bisected(values, m, start, top, epsilon, rate)
     precision = 1e-6 if fast else 1e-15
-    t = max(start, top - 1.0 / epsilon)
+    t = max(start, top - 1.0 / rate)
     for _ in range(steps):
-        total, slope = entmax_sums(values, m, t, epsilon, fast, work, other)
+        total, slope = entmax_sums(values, m, t, epsilon, rate, fast, work, other)
         if slope <= 0.0 or total <= 1.0:
             break
         if epsilon == 1.0:
-            step = (total - 1.0) / slope
+            step = (total - 1.0) / (rate * slope)
         elif epsilon == 0.5:
-            step = 2.0 * (total - math.sqrt(total)) / slope
+            step = (total - math.sqrt(total)) / (rate * slope)
         else:
-            step = (total - math.exp((1.0 - epsilon) * math.log(total))) / (epsilon * slope)
+            step = (total - math.exp((1.0 - epsilon) * math.log(total))) / (rate * slope)
         t += step
         if step <= precision * (1.0 + abs(t)):
             break
@@ -132,15 +151,15 @@ def entmax_threshold(
 
 
 @compiled
-def entmax_bisected(values: Array, m: int, start: float, top: float, epsilon: float) -> float:
+def entmax_bisected(values: Array, m: int, start: float, top: float, epsilon: float, rate: float) -> float:
     """t of the first m values by bisection, for any ε."""
     power = 1.0 / epsilon
-    low, high = max(start, top - power), top - power * m ** (-epsilon)
+    low, high = max(start, top - 1.0 / rate), top - m ** (-epsilon) / rate
     for _ in range(100):
         t = 0.5 * (low + high)
         total = 0.0
         for c in range(m):
-            w = epsilon * (values[c] - t)
+            w = rate * (values[c] - t)
             if w > 0.0:
                 total += w**power
         if total >= 1.0:
@@ -254,17 +273,19 @@ def keep_at_least(index: Array, value: Array, m: int, lowest: float) -> int:
 
 
 @compiled
-def entmax_weights(value: Array, m: int, t: float, epsilon: float, fast: bool, work: Array, other: Array) -> None:
-    """value[:m] becomes (ε(value − t))^(1/ε)."""
+def entmax_weights(
+    value: Array, m: int, t: float, epsilon: float, rate: float, fast: bool, work: Array, other: Array
+) -> None:
+    """value[:m] becomes (r(value − t))^(1/ε)."""
     if fast and epsilon != 0.5 and epsilon != 1.0:
         for c in range(m):
-            work[c] = max(epsilon * (value[c] - t), 1e-30)
+            work[c] = max(rate * (value[c] - t), 1e-30)
         powers(work, other, m, 1.0 / epsilon)
         for c in range(m):
             value[c] = work[c]
         return
     for c in range(m):
-        w = epsilon * (value[c] - t)
+        w = rate * (value[c] - t)
         value[c] = w * w if epsilon == 0.5 else w if epsilon == 1.0 else math.exp(math.log(w) / epsilon)
 
 
@@ -279,12 +300,46 @@ def entropy_of(weights: Array, m: int) -> float:
 
 
 @compiled
+def fitting_rate(value: Array, m: int, level: float, top: float, epsilon: float) -> float:
+    """The rate at which entmax of the first m values has its threshold at ``level``: 1/(Σ (z − level)₊^(1/ε))^ε."""
+    widest, total = top - level, 0.0
+    if widest <= 0.0:
+        return np.inf
+    for c in range(m):
+        w = (value[c] - level) / widest
+        if w > 0.0:
+            total += w * w if epsilon == 0.5 else w if epsilon == 1.0 else math.exp(math.log(w) / epsilon)
+    return 1.0 / (widest * (math.sqrt(total) if epsilon == 0.5 else total**epsilon))
+
+
+@compiled
+def keep_to(index: Array, value: Array, m: int, level: float) -> tuple[int, int]:
+    """Keep the candidates above ``level``, then those just there; how many of each."""
+    above = 0
+    for c in range(m):
+        if value[c] > level:
+            index[above], index[c] = index[c], index[above]
+            value[above], value[c] = value[c], value[above]
+            above += 1
+    end = above
+    for c in range(above, m):
+        if value[c] == level:
+            index[end], value[end] = index[c], value[c]
+            end += 1
+    return above, end - above
+
+
+@compiled
 def weigh(
     epsilon: float,
+    least: float,
+    most: float,
     k: Array,
     top: Array,
     floor: Array,
     count: Array,
+    rates: Array,
+    ties: Array,
     index: Array,
     value: Array,
     entropy: Array,
@@ -293,12 +348,16 @@ def weigh(
     work: Array,
     other: Array,
 ) -> None:
-    """Candidates → support: their logits in ``value`` become weights; entropy only if there is a place for it."""
+    """Candidates → support: their logits in ``value`` become weights; entropy only if there is a place for it.
+
+    ``rates`` are those that entmax had; ``ties`` how many keys the threshold of focus stands on, −1 where its rate was
+    ``most``.
+    """
     for r in range(len(count)):
-        m = count[r]
+        m, rates[r], ties[r] = count[r], least, 0
         if m == 0:
             continue
-        if k[r] > 0:
+        if k[r] > 0 and epsilon == 0.0:
             if m > k[r]:
                 m = keep_at_least(index[r], value[r], m, kth_largest(value[r], m, k[r], ranked))
             largest = value[r, 0]
@@ -307,9 +366,23 @@ def weigh(
             for c in range(m):
                 value[r, c] = math.exp(value[r, c] - largest)
         else:
-            t = entmax_threshold(value[r], m, floor[r], top[r], epsilon, 64, fast, work, other)
-            m = keep_above(index[r], value[r], m, t)
-            entmax_weights(value[r], m, t, epsilon, fast, work, other)
+            start = floor[r]
+            if k[r] > 0:
+                level = kth_largest(value[r], m, k[r], ranked)
+                fitting = fitting_rate(value[r], m, level, top[r], epsilon)
+                if fitting > most:
+                    rates[r], ties[r] = most, -1
+                elif fitting >= least:
+                    rates[r] = fitting
+                    m, ties[r] = keep_to(index[r], value[r], m, level)
+                    entmax_weights(value[r], m, level, epsilon, fitting, False, work, other)
+                    value[r, m : m + ties[r]] = 0.0
+                else:
+                    start = level
+            if ties[r] <= 0:
+                t = entmax_threshold(value[r], m, start, top[r], epsilon, rates[r], 64, fast, work, other)
+                m = keep_above(index[r], value[r], m, t)
+                entmax_weights(value[r], m, t, epsilon, rates[r], fast, work, other)
         mass = 0.0
         for c in range(m):
             mass += value[r, c]
@@ -317,7 +390,7 @@ def weigh(
             value[r, c] /= mass
         if len(entropy) > 0:
             entropy[r] = entropy_of(value[r], m)
-        count[r] = m
+        count[r] = m + max(ties[r], 0)
 
 
 @compiled
@@ -330,18 +403,25 @@ def bound(
     biggest: float,
     k: int,
     epsilon: float,
+    least: float,
+    most: float,
     fast: bool,
     work: Array,
     other: Array,
 ) -> float:
     """A lower bound of the threshold of row[a:b], mostly from the maxima of its chunks alone."""
+    level = np.inf
     if k > 0:
         if k <= chunks:
-            return below(kth_bound(maxima, chunks, k), False)
-        return below(kth_bound(row[a:b], b - a, k), False) if k < b - a else -np.inf
-    start = below(biggest - 1.0 / epsilon, fast)
-    found = entmax_threshold(maxima, chunks, start, biggest, epsilon, STEPS, fast, work, other)
-    return max(start, below(found, fast))
+            level = below(kth_bound(maxima, chunks, k), False)
+        else:
+            level = below(kth_bound(row[a:b], b - a, k), False) if k < b - a else -np.inf
+        if epsilon == 0.0 or level <= biggest - 1.0 / most:
+            return level
+    rate = most if k > 0 else least
+    start = below(biggest - 1.0 / rate, fast)
+    found = entmax_threshold(maxima, chunks, start, biggest, epsilon, rate, STEPS, fast, work, other)
+    return min(level, max(start, below(found, fast)))
 
 
 @compiled
@@ -352,16 +432,22 @@ def refined(
     top: float,
     k: int,
     epsilon: float,
+    least: float,
+    most: float,
     ranked: Array,
     fast: bool,
     work: Array,
     other: Array,
 ) -> float:
     """A better lower bound of the threshold, from the first m candidates."""
+    level = np.inf
     if k > 0:
-        return max(limit, below(kth_largest(value, m, k, ranked), False))
-    found = entmax_threshold(value, m, limit, top, epsilon, STEPS, fast, work, other)
-    return max(limit, below(found, fast))
+        level = below(kth_largest(value, m, k, ranked), False)
+        if epsilon == 0.0 or level <= top - 1.0 / most:
+            return max(limit, level)
+    rate = most if k > 0 else least
+    found = entmax_threshold(value, m, limit, top, epsilon, rate, STEPS, fast, work, other)
+    return max(limit, min(level, below(found, fast)))
 
 
 @compiled
@@ -414,11 +500,15 @@ def scan(
     low: Array,
     high: Array,
     epsilon: float,
+    least: float,
+    most: float,
     k: Array,
     top: Array,
     floor: Array,
     count: Array,
     settled: Array,
+    rates: Array,
+    ties: Array,
     index: Array,
     value: Array,
     entropy: Array,
@@ -448,17 +538,18 @@ def scan(
             continue
         top[r] = max(top[r], biggest)
         if count[r] == 0:
-            floor[r] = max(floor[r], bound(tile[r], a, b, maxima, chunks, biggest, k[r], epsilon, fast, work, other))
+            found = bound(tile[r], a, b, maxima, chunks, biggest, k[r], epsilon, least, most, fast, work, other)
+            floor[r] = max(floor[r], found)
         m = collect(tile[r], a, b, first, floor[r], maxima, chunks, index[r], value[r], count[r])
         if m < 0:
             return -m
         if not is_last and m > settled[r] + settled[r] // 4 + k[r] + 8:
-            floor[r] = refined(value[r], m, floor[r], top[r], k[r], epsilon, ranked, fast, work, other)
+            floor[r] = refined(value[r], m, floor[r], top[r], k[r], epsilon, least, most, ranked, fast, work, other)
             m = keep_above(index[r], value[r], m, floor[r])
             settled[r] = m
         count[r] = m
     if is_last:
-        weigh(epsilon, k, top, floor, count, index, value, entropy, ranked, fast, work, other)
+        weigh(epsilon, least, most, k, top, floor, count, rates, ties, index, value, entropy, ranked, fast, work, other)
     return 0
 
 
@@ -531,10 +622,37 @@ def add_both(weight: float, x: Array, x_total: Array, y: Array, y_total: Array) 
 
 
 @compiled
+def slopes(weight: Array, epsilon: float, u: Array, fast: bool, work: Array, other: Array) -> float:
+    """u = w^(1−ε), which ∂w/∂z is made of, and its sum; ε = 0 stands for softmax over the support (top-k)."""
+    m, total = len(weight), 0.0
+    vectors = fast and epsilon != 0.0 and epsilon != 0.5 and epsilon != 1.0
+    if vectors:
+        for c in range(m):
+            work[c] = max(weight[c], 1e-30)
+        powers(work, other, m, 1.0 - epsilon)
+    for c in range(m):
+        w = weight[c]
+        if epsilon == 0.0:
+            u[c] = w
+        elif epsilon == 0.5:
+            u[c] = math.sqrt(w)
+        elif epsilon == 1.0:
+            u[c] = 1.0
+        elif vectors:
+            u[c] = work[c]
+        else:
+            u[c] = math.exp((1.0 - epsilon) * math.log(w)) if w > 0.0 else 0.0
+        total += u[c]
+    return total
+
+
+@compiled
 def backward(
     count: Array,
     index: Array,
     weight: Array,
+    rates: Array,
+    ties: Array,
     epsilon: float,
     wants_alpha: bool,
     scale: float,
@@ -552,49 +670,58 @@ def backward(
     fast: bool,
     work: Array,
     other: Array,
-) -> float:
-    """Gradients of a block of rows from their packed supports; adds to dk and dv; returns the gradient in α.
+) -> tuple[float, float, float]:
+    """Gradients of a block of rows from their packed supports; adds to dk and dv; returns those in α, s_min and s_max.
 
-    ∂w/∂z = diag(u) − uuᵀ/Σu with u = w^(1−ε); ε = 0 stands for softmax over the support (top-k). Values first, then
-    keys: each half of the work fits the caches better than both at once.
+    ∂w/∂z = s·(diag(u) − uuᵀ/Σu) with u = w^(1−ε). Where focus has its threshold on a key, ∂w/∂z = s·(I − w1ᵀ)·diag(u),
+    and the keys of the threshold share minus the sum of it. Values first, then keys: each half of the work fits the
+    caches better than both at once.
     """
-    position, grad_alpha = 0, 0.0
+    position, grad_alpha, grad_least, grad_most = 0, 0.0, 0.0, 0.0
     for r in range(len(count)):
-        m, upstream = count[r], grad_out[r]
-        total, mean = 0.0, 0.0
-        if fast and epsilon != 0.0 and epsilon != 0.5 and epsilon != 1.0:
-            for c in range(m):
-                work[c] = max(weight[position + c], 1e-30)
-            powers(work, other, m, 1.0 - epsilon)
+        m, upstream = count[r] - max(ties[r], 0), grad_out[r]
+        end = position + m
+        total, mean = slopes(weight[position:end], epsilon, u, fast, work, other), 0.0
         for c in range(m):
             j, w = index[position + c], weight[position + c]
             dot = dot_and_add(upstream, v[j], w, dv[j])
             if grad_entropy[r] != 0.0 and w > 0.0:
                 dot -= grad_entropy[r] * (math.log(w) + 1.0)
             g[c] = dot
-            if epsilon == 0.0:
-                u[c] = w
-            elif epsilon == 0.5:
-                u[c] = math.sqrt(w)
-            elif epsilon == 1.0:
-                u[c] = 1.0
-            elif fast:
-                u[c] = work[c]
-            else:
-                u[c] = math.exp((1.0 - epsilon) * math.log(w)) if w > 0.0 else 0.0
-            total += u[c]
-            mean += u[c] * dot
-        if m > 0 and total > 0.0:
+            mean += dot * (w if ties[r] > 0 else u[c])
+        if ties[r] <= 0 and total > 0.0:
             mean /= total
+        factor, pull, tilt = scale * (rates[r] / epsilon if epsilon > 0.0 else 1.0), 0.0, 0.0
         for c in range(m):
-            dz[position + c] = scale * u[c] * (g[c] - mean)
+            dz[position + c] = factor * u[c] * (g[c] - mean)
+            pull += dz[position + c]
+            tilt += weight[position + c] * (g[c] - mean)
+        for c in range(end, position + count[r]):
+            dz[c] = -pull / ties[r]
+        if ties[r] < 0:
+            grad_most += tilt / rates[r]
+        elif ties[r] == 0 and epsilon > 0.0:
+            grad_least += tilt / rates[r]
         if wants_alpha and m > 0:
-            grad_alpha += slope_in_alpha(weight[position : position + m], g, total, epsilon)
-        position += m
+            if ties[r] > 0:
+                grad_alpha += slope_of_fitted(weight[position:end], g, mean, epsilon)
+            else:
+                grad_alpha += slope_in_alpha(weight[position:end], g, total, epsilon)
+        position += count[r]
     position = 0
     for r in range(len(count)):
         dq[r, :] = 0.0
         for c in range(position, position + count[r]):
             add_both(dz[c], k[index[c]], dq[r], q[r], dk[index[c]])
         position += count[r]
-    return grad_alpha
+    return grad_alpha, grad_least, grad_most
+
+
+@compiled
+def slope_of_fitted(p: Array, g: Array, mean: float, epsilon: float) -> float:
+    """Σ g·∂p/∂α of one row of p = Δ^(1/ε)/S, the mean of g under p given."""
+    result = 0.0
+    for c in range(len(p)):
+        if p[c] > 0.0:
+            result -= p[c] * math.log(p[c]) * (g[c] - mean) / epsilon
+    return result

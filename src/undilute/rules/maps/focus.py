@@ -1,4 +1,4 @@
-"""Can one rule be sparse, hold its weight at any length and keep its gradient bounded?  Focus: entmax of bounded support.
+"""Can one rule be sparse, hold its weight at any length and have a bounded gradient?  Focus: entmax of bounded support.
 
 Let z₁ ≥ z₂ ≥ … be a row's visible logits, ε = α − 1, a = 1/ε, K < n. With Δⱼ = zⱼ − z_{K+1} and S = Σ_{j≤K} Δⱼ^a,
     s_K = 1 / (ε·S^ε)
@@ -31,7 +31,7 @@ from undilute.rules.base import Map
 from undilute.rules.maps.entmax import Entmax, entmax_over, shaped_epsilon
 from undilute.rules.parameters import Number, above, count, largest, number, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import bounded, masked_max, working_dtype
+from undilute.rules.rows import bounded, divide, masked_max, working_dtype
 
 GRID = 8192  # of the top weight, where C is looked for
 
@@ -79,6 +79,11 @@ class Focus(Map):
         self.hold("s_min", above("s_min", s_min, 0.0))
         self.hold("s_max", above("s_max", s_max, 0.0))
 
+    @property
+    def epsilon(self) -> Number:
+        """α − 1."""
+        return self.alpha - 1.0
+
     def kept(self, n: Tensor) -> Tensor:
         """K for rows of n visible keys, whole numbers in the shape of ``n``."""
         if self.power == 0.0:
@@ -87,15 +92,15 @@ class Focus(Map):
         return (grown - 1e-9).ceil().to(n.dtype)  # 2·16^0.5 is 8, whatever its last bit says
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        epsilon = shaped_epsilon(self.alpha - 1.0, logits)
+        epsilon = shaped_epsilon(self.epsilon, logits)
         least, most = (self._limit(name, logits) for name in ("s_min", "s_max"))
         n = visible.sum(-1, keepdim=True)
         K = self.kept(n)
         t = (logits - masked_max(logits, visible)).masked_fill(~visible, 0.0)
-        next_best, fitting = scale_for(t, visible, K, epsilon)
+        level, fitting = scale_for(t, visible, K, epsilon)
         tied = (fitting > most) & (n > K)
         scale = torch.where(n > K, fitting.clamp(min=least).clamp(max=most), least)
-        return entmax_over(bounded(scale * t), visible & (tied | (n <= K) | ~(t <= next_best)), epsilon)
+        return entmax_over(bounded(scale * t), visible & (tied | (n <= K) | ~(t <= level)), epsilon)
 
     def _limit(self, name: str, logits: Tensor) -> Tensor:
         return torch.as_tensor(per_head(name, getattr(self, name), logits), dtype=logits.dtype, device=logits.device)
@@ -122,18 +127,19 @@ def scale_for(t: Tensor, visible: Tensor, K: Tensor, epsilon: Tensor) -> tuple[T
 
     Returns
     -------
-    Two of shape (..., 1). Where the top K + 1 are equal, s_K is infinite. Rows of n ≤ K keys have no such logit: what
-    stands there means nothing.
+    Two of shape (..., 1), the first without gradient. Where the top K + 1 are equal, s_K is infinite. Rows of n ≤ K
+    keys have no such logit: what stands there means nothing.
     """
-    ranked = t.masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
-    next_best = ranked.gather(-1, K.clamp(max=t.shape[-1] - 1))
-    next_best = next_best.masked_fill(next_best == -torch.inf, 0.0)
+    ranked = t.detach().masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
+    level = ranked.gather(-1, K.clamp(max=t.shape[-1] - 1))
+    at_level = visible & (t == level)
+    next_best = divide((t * at_level).sum(-1, keepdim=True), at_level.sum(-1, keepdim=True))  # equal keys move it alike
     lead = (t - next_best).masked_fill(~visible, 0.0).clamp(min=0.0)
     widest = lead.amax(-1, keepdim=True)
     tied = widest <= torch.finfo(t.dtype).tiny / epsilon
     powers = (lead / widest.masked_fill(tied, 1.0)).pow(1 / epsilon).sum(-1, keepdim=True).masked_fill(tied, 1.0)
     norm = widest.masked_fill(tied, 1.0) * powers.pow(epsilon)  # S^ε, as a norm: nothing overflows
-    return next_best, (1 / (epsilon * norm)).masked_fill(tied, torch.inf)
+    return level, (1 / (epsilon * norm)).masked_fill(tied, torch.inf)
 
 
 class LearnableFocus(Focus):
@@ -196,7 +202,7 @@ def steepness(alpha: float, K: int) -> float:
 
     def pull(rest: Tensor) -> Tensor:
         top = 1.0 - rest
-        U = top**e + (K - 1.0) ** (1 - e) * rest**e
+        U: Tensor = top**e + (K - 1.0) ** (1 - e) * rest**e
         return U * (U * (top * top + rest * torch.minimum(top, rest)) - top ** (1 + e))
 
     rest = torch.cat([torch.zeros(1, dtype=torch.float64), torch.logspace(-15, 0, GRID, dtype=torch.float64)])
