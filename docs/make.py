@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 from undilute import rules
+from undilute.audit import properties
 from undilute.experiments import diagnosis_cost
 from undilute.report import (
     audit_page,
     experiment_files,
     experiment_markdown,
     files,
+    property_table,
     rule_table,
     speed_report,
     treatment_markdown,
@@ -47,10 +49,25 @@ def current(text: str) -> str:
         "treated": treatment_markdown.table([experiment_files.load(path.parent) for path in treatments]),
         "cost": diagnosis_cost.markdown(diagnosis_cost.from_json(COSTS.read_text())),
     }
+    return filled(text, tables)
+
+
+def filled(text: str, tables: dict[str, str]) -> str:
+    """The text with each table between its markers."""
     for name, table in tables.items():
         between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
     return text
+
+
+def focus(text: str) -> str:
+    """docs/focus.md with its tables made anew: constants from the theory, every rule by search (half a minute)."""
+    found = properties.properties()
+    tables = {
+        "steepness": property_table.steepness((1.1, 1.25, 1.5, 1.75, 2.0), (2, 4, 8, 16, 64, 256)),
+        "properties": f"{property_table.summary(found)}\n\n{property_table.markdown(found)}",
+    }
+    return filled(text, tables)
 
 
 def reproduction() -> str:
@@ -83,6 +100,8 @@ def main() -> None:
     files.write(readme, current(readme.read_text()))
     files.write(ROOT / "docs/audit.md", audit_page.markdown())
     files.write(ROOT / "docs/reproduction.md", reproduction())
+    page = ROOT / "docs" / "focus.md"
+    files.write(page, focus(page.read_text()))
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)

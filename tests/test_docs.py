@@ -45,7 +45,9 @@ def test_the_reproduction_page_is_current() -> None:
     assert (ROOT / "docs" / "reproduction.md").read_text() == make_docs().reproduction(), "run `make docs`"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md", "docs/audit.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/reproduction.md", "docs/audit.md", "docs/focus.md", "CONTRIBUTING.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

@@ -70,7 +70,7 @@ def test_seeds_differ_and_repeat() -> None:
 
 def test_every_statement_of_the_sources_is_there_in_order() -> None:
     items = [each.id.partition(".")[0] for each in statements()]
-    wanted = [f"{letter}{i}" for letter, last in (("A", 12), ("B", 16), ("C", 8), ("U", 4)) for i in range(1, last + 1)]
+    wanted = [f"{letter}{i}" for letter, last in (("A", 12), ("B", 16), ("C", 8), ("U", 8)) for i in range(1, last + 1)]
     assert list(dict.fromkeys(items)) == wanted
 
 

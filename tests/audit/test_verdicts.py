@@ -10,6 +10,7 @@ import torch
 from tests.audit import (
     wrong_blog,
     wrong_dispersion_lemmas,
+    wrong_focus,
     wrong_geometry,
     wrong_gradients,
     wrong_selection,
@@ -26,6 +27,7 @@ WRONG = [
     *wrong_gradients.WRONG,
     *wrong_sharp.WRONG,
     *wrong_sparse_rules.WRONG,
+    *wrong_focus.WRONG,
 ]
 
 

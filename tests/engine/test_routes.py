@@ -129,6 +129,9 @@ LEARNED = {
     "entmax above 2": lambda t: Entmax(2 + t.sigmoid()),
     "as-entmax": lambda t: Rule(rules.PowLogLength(t, t), Entmax(1.5)),
     "as-entmax per row": lambda t: Rule(rules.PowLogLength(t[:, None, None].expand(3, 11, 1), 0.3), Entmax(1.5)),
+    "focus, every limit": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t - 2).exp(), (t + 1).exp()),
+    "focus, mostly tied": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t - 2).exp(), (t - 1).exp()),
+    "focus, mostly sparse": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t + 1).exp(), (t + 2).exp()),
     "sigmoid": lambda t: rules.Sigmoid(t),
     "adaptive sink": lambda t: Rule(rules.EntropyAdaptive(), rules.Sink(t)),
     "curve": lambda t: rules.EntropyCurve([0.5, 1.0, 2.0], 1.0 + t.exp().cumsum(0)),
@@ -224,6 +227,26 @@ def test_a_support_of_everything_and_ties() -> None:
     tied[:, ::3] = 1.0
     for name in ("entmax15", "sparsemax", "top-k 2"):
         compare(RULES[name], "sparse", tied, tied, rows(1, 12, 4, seed=15), 1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 2, 6, 40])
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_focus_among_equal_logits(alpha: float, k: int) -> None:
+    """Small whole numbers: every row has ties, at the top, at the threshold and beyond."""
+    q, k_, v = (rows(2, 31, 2, seed=13 + i, spread=1.0).round() for i in range(3))
+    for s_max in (0.7, 3.0, 50.0):
+        compare(Rule(map=rules.Focus(k, alpha, 0.3, s_max)), "sparse", q, k_, v, 1e-9, scale=1.0, is_causal=True)
+
+
+def test_focus_keeps_its_promise_on_the_sparse_route() -> None:
+    """At most K keys have weight, unless K + 1 logits lie within 1/(ε·s_max)."""
+    q, k = rows(2, 300, 8, seed=14), rows(2, 300, 8, seed=15)
+    weights = ud.attention(q.float(), k.float(), torch.eye(300).expand(2, -1, -1), rule=rules.Focus(5), route="sparse")
+    top = (q @ k.mT / math.sqrt(8)).topk(6).values
+    free = top[..., 0] - top[..., 5] >= 2 / 16.0
+    assert free.float().mean() > 0.9
+    assert (weights[free] > 0).sum(-1).max() <= 5
+    assert weights[free].amax(-1).min() >= 1 / 5
 
 
 def test_supports_beyond_the_budget_are_found_again() -> None:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from undilute.audit import blog, dispersion_lemmas, geometry, gradients, selection, sharp, sparse_rules
+from undilute.audit import blog, dispersion_lemmas, focus, geometry, gradients, selection, sharp, sparse_rules
 from undilute.audit.statement import Curve, Evidence, Finding, Result, Source, Statement, Verdict, statement, statements
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Verdict",
     "blog",
     "dispersion_lemmas",
+    "focus",
     "geometry",
     "gradients",
     "run",

@@ -12,7 +12,8 @@ PREFACE = (
     "and the entropy is within min(δ/T, (δ/T)²/8) of its maximum (C1, B1, B2, A6). What does not stand is mostly what "
     "was built on top of it: that weights become uniform (they need not, C2), that no relevance helps (a gap of order "
     "log n does, A2), several constants (B4, B9, B13), and a table (A4). And the hypotheses matter: rules that may "
-    "give a weight of exactly 0 escape the lemma (U1 to U4).",
+    "give a weight of exactly 0 escape the lemma (U1 to U4), and one of them is sparse, "
+    "length-adaptive and gradient-stable at once (U5 to U8).",
     "“Conditional” means true under a condition that the text leaves out or states otherwise. “Unverified” means a "
     "claim about the world, such as a measured accuracy, that cannot be checked here; what follows from it is. A "
     "misprint counts as false: the formula as printed fails, whatever its authors meant. Finding such things is what "

@@ -4,6 +4,7 @@
 |---|---|
 | dispersion | how thin does a weight get as n grows, and what would hold it? |
 | sparse | why do sparse rules escape that? |
+| focus | can one rule be sparse, length-adaptive and gradient-stable? |
 | jacobian | how much do the weights move when the logits move? |
 | distance | how far are the selected tokens from the rest? |
 | separability | how many selected tokens can be told from the others? |
@@ -17,6 +18,6 @@ Everything is float64, takes torch tensors, NumPy arrays or lists, and works on 
 tensor(0.2243, dtype=torch.float64)
 """
 
-from undilute.theory import adaptive, capacity, dispersion, distance, jacobian, separability, sparse
+from undilute.theory import adaptive, capacity, dispersion, distance, focus, jacobian, separability, sparse
 
-__all__ = ["adaptive", "capacity", "dispersion", "distance", "jacobian", "separability", "sparse"]
+__all__ = ["adaptive", "capacity", "dispersion", "distance", "focus", "jacobian", "separability", "sparse"]

@@ -182,35 +182,45 @@ def _exp(log: Tensor | nn.Module) -> Tensor:
 
 
 def steepness(alpha: float, K: int) -> float:
-    """C(α, K): where s = s_K, ‖∂p/∂z‖₂ ≤ s_K·C. Exact for α = 2, where C = K; 0.5·√K or so for α = 1.5.
+    """C(α, K): where s = s_K, ‖∂p/∂z‖₂ ≤ s_K·C. Exact for α = 2, where C = K; 0.38·√K to leading order for α = 1.5.
 
-    C² = A + B, with e = 2 − α,
-        A = 2^(−min(2e, 1))·K^max(1 − 2e, 0),
-        B = max over 1/K ≤ x ≤ 1 of U·(U·(x² + (1−x)·min(x, 1−x)) − x^(1+e)),   U = x^e + (K−1)^(1−e)·(1−x)^e.
+    C² = A + B. With e = 2 − α, A bounds the part at a fixed scale and B the part through s_K: it is the largest
+    U²·Σp² − 2U·Q + R over weights p of one key against K − 1 equal ones, U = Σp^e, Q = Σp^(1+e), R = Σp^(2e), for
+    which e > 1/2 takes the bound Q^((2e−1)/e). Proof: ``undilute.theory.focus``.
 
     Examples
     --------
     >>> [round(steepness(1.5, K), 2) for K in (1, 2, 16, 64)]
-    [0.0, 1.0, 2.28, 4.27]
+    [0.0, 0.76, 1.46, 2.9]
     >>> steepness(2.0, 16)
     16.0
     """
     if K == 1:
         return 0.0
-    e = 2.0 - alpha
-    spread = 2.0 ** -min(2 * e, 1.0) * K ** max(1 - 2 * e, 0.0)
+    e, others = 2.0 - alpha, K - 1.0
 
     def pull(rest: Tensor) -> Tensor:
         top = 1.0 - rest
-        U: Tensor = top**e + (K - 1.0) ** (1 - e) * rest**e
-        return U * (U * (top * top + rest * torch.minimum(top, rest)) - top ** (1 + e))
+        U = top**e + others ** (1 - e) * rest**e
+        Q = top ** (1 + e) + others**-e * rest ** (1 + e)
+        R = Q ** (2 - 1 / e) if e > 0.5 else top ** (2 * e) + others ** (1 - 2 * e) * rest ** (2 * e)
+        pulled: Tensor = U * U * (top * top + rest * rest / others) - 2 * U * Q + R
+        return pulled
 
     rest = torch.cat([torch.zeros(1, dtype=torch.float64), torch.logspace(-15, 0, GRID, dtype=torch.float64)])
     rest = rest[rest <= 1 - 1 / K]
     best = int(pull(rest).argmax())
     near = rest[max(best - 1, 0)], rest[min(best + 1, len(rest) - 1)]
     refined = torch.linspace(float(near[0]), float(near[1]), GRID, dtype=torch.float64)
-    return math.sqrt(spread + max(0.0, float(torch.maximum(pull(rest).amax(), pull(refined).amax()))))
+    return math.sqrt(_spread(e, K) + float(torch.maximum(pull(rest).amax(), pull(refined).amax())))
+
+
+def _spread(e: float, K: int) -> float:
+    """A of ``steepness``: at least ‖(I − p1ᵀ)·diag(p^e)‖₂², whatever the weights p of K keys."""
+    if e >= 0.5:
+        return 2 * math.pow(2 * e, 2 * e) / math.pow(2 * e + 1, 2 * e + 1)
+    q = min(2 * e, 0.5)
+    return math.pow(q, 2 * e) * math.pow(K * (1 - q), 1 - 2 * e)
 
 
 @register(
