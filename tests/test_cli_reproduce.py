@@ -23,7 +23,7 @@ from undilute.report import experiment_files
 def test_the_list_has_every_experiment() -> None:
     result = undilute("reproduce", COLUMNS="300")
     assert result.returncode == 0, result.stderr
-    assert len(every()) == 9
+    assert len(every()) == 10
     for id, cls in every().items():
         assert id in result.stdout
         assert cls.source in result.stdout

@@ -28,7 +28,8 @@ from undilute.experiments.length_generalisation.evaluation import (
     fetching_head,
     lengths,
 )
-from undilute.experiments.length_generalisation.findings import Outcomes, charts, comparisons, sentences
+from undilute.experiments.length_generalisation.findings import charts, comparisons, sentences
+from undilute.experiments.length_generalisation.summary import Outcomes
 from undilute.experiments.length_generalisation.tasks import TASKS, VALUES, chance
 from undilute.experiments.length_generalisation.training import Run, train
 from undilute.experiments.length_generalisation.transformer import POSITIONS, Rotary, Transformer, last_weights
@@ -38,7 +39,7 @@ from undilute.nn.heads import merge_heads, split_heads
 
 SYMBOLS = 160
 SMALL = Run("softmax", ("recall", "copying"), 0, 12, 32, 256, 32, 2, 2, "alternating", 64)
-RULES = ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax")
+RULES = ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax", "focus")
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -279,10 +280,10 @@ def test_the_fetching_head_is_found() -> None:
 
 
 def outcome(trained: str, seed: int, evaluated: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
-    """What a run finds, made up: accuracies at 64, 128 and 256 tokens, each known to 3 points."""
+    """What a run finds, made up: accuracies at 64, 128 and 256 tokens, each known to 3 points; the argmax has 70 %."""
     lines = [
         {"task": "recall", "evaluated_with": name, "length": length, "accuracy": accuracy, "accuracy_error": 3.0}
-        for name, accuracies in evaluated.items()
+        for name, accuracies in {**evaluated, ARGMAX: (70.0, 70.0, 70.0)}.items()
         for length, accuracy in zip((64, 128, 256), accuracies, strict=True)
     ]
     seen = {"entropy": 0.0, "weight_of_answer": 1.0, "answer_on_top": 1.0}
@@ -360,6 +361,35 @@ def test_the_first_sentence_puts_the_rules_beside_softmax_at_the_longest_length(
     assert "as long as in training" not in sentences(Outcomes([ssmax, unlearned], 64), experiment)[0]
 
 
+def test_seeds_that_train_and_gaps_to_the_argmax_are_told() -> None:
+    """The mean at the training length is high enough, and yet one seed did not train."""
+    stuck = outcome("as-entmax", 2, {"as-entmax": (75, 20, 20)})
+    found = [*FOUND, *(outcome("as-entmax", seed, {"as-entmax": (100, 90, 80)}) for seed in range(2)), stuck]
+    experiment = LengthGeneralisation(rules=("softmax", "as-entmax"), tasks=("recall",), seeds=3, longest=256)
+    outcomes = Outcomes(found, 64)
+    assert outcomes.trained("as-entmax") == {0: 100, 1: 100, 2: 75}
+    assert outcomes.learned("recall", ("as-entmax", "as-entmax"))
+    said = sentences(outcomes, experiment)
+    plateau = "Of 6 trainings 5 left their plateau (90 % or more of the answers to recall at 64 tokens); "
+    assert f"{plateau}not as-entmax with seed 2 (2 of 3 trained)." in said
+    gaps = "as-entmax +10.0, adaptive on softmax's weights +20.0, softmax +45.0."
+    assert f"Recall: what the argmax in every head adds at 256 tokens, in points: {gaps}" in said
+    line = next(row for row in outcomes.lines() if (row["trained_with"], row["length"]) == ("as-entmax", 256))
+    assert (line["accuracy"], line["worst_seed"], line["best_seed"]) == (60, 20, 80)
+    assert (line["argmax_of_the_same_logits"], line["gap_to_argmax"]) == (70, 10)
+    assert (line["seeds_that_train"], line["seeds_that_do_not"]) == (2, "2")
+    reported = comparisons(outcomes, experiment)[-1]
+    assert (reported.printed, reported.computed) == ("leaves its plateau in 1 of 4 runs", "in 2 of 3 runs")
+
+
+def test_a_seed_must_do_every_task() -> None:
+    both = outcome("ssmax", 0, {"ssmax": (99, 90, 80)})
+    for line in list(both["accuracy"]):
+        both["accuracy"].append({**line, "task": "copying", "accuracy": line["accuracy"] - 50})
+    both["attention"] *= 2
+    assert Outcomes([both], 64).trained("ssmax") == {0: 49}
+
+
 def test_a_whole_run() -> None:
     """Every table and chart is there, and a model that learned nothing supports no claim."""
     result = LengthGeneralisation(
@@ -379,7 +409,9 @@ def test_a_whole_run() -> None:
     assert len(result.comparisons) == 4  # two claims, two tasks
     assert len(result.tables["accuracy"]) == len(result.tables["attention"]) == 2 * 5 * (3 + 2)
     assert len(result.charts) == 8
-    assert all(len(chart.series) <= 7 for chart in result.charts)
+    drawn = [[series for series in chart.series if not series.bound] for chart in result.charts]
+    assert all(len(curves) <= 7 for curves in drawn)  # more could not be told apart
+    assert len(result.tables["means"]) == 2 * 5 * (3 + 2)
     assert "layer 1 scale.s = " in str(result.tables["training"][1]["learned"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,24 @@ from typing import Any
 
 import pytest
 
-from undilute.experiments import length_generalisation, max_retrieval
+from undilute.experiments.ceiling import Ceiling
+from undilute.experiments.ceiling.set_ups import BY_NAME
+from undilute.experiments.ceiling.training import Run as Arms
 from undilute.experiments.checkpoint import Checkpoint
+from undilute.experiments.length_generalisation import LengthGeneralisation
 from undilute.experiments.length_generalisation.training import Run as Sequences
+from undilute.experiments.max_retrieval import MaxRetrieval
 from undilute.experiments.max_retrieval.training import Run as Sets
 from undilute.experiments.training import Job, Run, carry_out, forget, part_of, seconds
 from undilute.experiments.workers import ignore
 
 SETS = Sets("softmax", "5-16", "constant", (0,), 100, True, (16, 64), 64, 2**20)
 SEQUENCES = Sequences("softmax", ("recall", "copying"), 0, 60, 32, 256, 32, 2, 2, "alternating", 64)
+ARMS = Arms(BY_NAME["focus-4"].set_up, 40, (0,), (16, 64), 16, 2**20)
 RUNS = [
     pytest.param(SETS, id="sets"),
     pytest.param(replace(SETS, rule="as-entmax", schedule="cosine"), id="sets, as-entmax"),
+    pytest.param(ARMS, id="arms, focus"),
     pytest.param(SEQUENCES, id="sequences"),
     pytest.param(replace(SEQUENCES, rule="as-entmax", positions="random"), id="sequences, as-entmax"),
 ]
@@ -88,6 +95,7 @@ def test_what_was_found_is_read_and_not_found_again(tmp_path: Path) -> None:
         replace(SETS, sets=32),
         replace(SETS, sizes=(16,)),
         replace(SETS, scaled=False),
+        replace(ARMS, set_up=replace(ARMS.set_up, batch=64)),
         replace(SEQUENCES, width=16),
         replace(SEQUENCES, longest=512),
         replace(SEQUENCES, asked=32),
@@ -95,7 +103,7 @@ def test_what_was_found_is_read_and_not_found_again(tmp_path: Path) -> None:
 )
 def test_runs_with_other_options_share_no_file(other: Run) -> None:
     """Even where they have the same name for a person."""
-    of_its_kind = SETS if isinstance(other, Sets) else SEQUENCES
+    of_its_kind = next(run for run in (SETS, ARMS, SEQUENCES) if isinstance(other, type(run)))
     assert other.name == of_its_kind.name
     assert other.stem != of_its_kind.stem
 
@@ -122,7 +130,7 @@ def test_forgetting_touches_no_other_run(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("experiment", [max_retrieval.MaxRetrieval, length_generalisation.LengthGeneralisation])
+@pytest.mark.parametrize("experiment", [MaxRetrieval, Ceiling, LengthGeneralisation])
 def test_an_experiment_forgets_its_own_runs(experiment: Any, tmp_path: Path) -> None:
     mine, others = experiment(work=tmp_path), experiment(work=tmp_path, steps=7)
     for job in [*mine.jobs(), *others.jobs()]:
@@ -139,6 +147,19 @@ def test_time_is_counted_over_every_part_of_a_run(tmp_path: Path) -> None:
     assert second.load() == {"step": 1}
     assert 100 <= second.spent() < 110
     assert seconds([{"seconds": 30.0}, {"seconds": 50.0}], workers=2) == 40.0
+
+
+def test_an_outcome_without_its_seconds_is_taken_over(tmp_path: Path) -> None:
+    """Those of an older program have none; the figures are as good, and only the time is not known."""
+    options: dict[str, Any] = {"rules": ("softmax",), "schedules": ("constant",), "set_sizes": ("16",)}
+    tiny = MaxRetrieval(seeds=1, steps=2, sizes=(16,), sets=2, workers=1, work=tmp_path, **options)
+    whole = tiny.run()
+    assert whole.seconds > 0
+    (kept,) = tmp_path.glob("*.json")
+    kept.write_text(json.dumps(figures(json.loads(kept.read_text()))))
+    again = tiny.run()
+    assert again.tables == whole.tables
+    assert math.isnan(again.seconds)
 
 
 def test_a_part_reports_its_share_of_the_whole() -> None:

@@ -20,13 +20,13 @@ import inspect
 import pkgutil
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from undilute.errors import UnknownName
-from undilute.experiments.result import Chart, Comparison, Result, Row
+from undilute.experiments.result import Chart, Comparison, HeatMap, Result, Row
 
 Progress = Callable[[float, str], None]
 
@@ -82,7 +82,7 @@ class Experiment(ABC):
         findings: Sequence[str],
         comparisons: Sequence[Comparison],
         tables: Mapping[str, Sequence[Row]],
-        charts: Sequence[Chart],
+        charts: Sequence[Chart | HeatMap],
         seconds: float = 0.0,
     ) -> Result:
         """What ``run`` returns, with the options it ran with."""
@@ -90,8 +90,9 @@ class Experiment(ABC):
 
     @classmethod
     def options(cls) -> list[Field[Any]]:
-        """The fields that are options."""
-        return [each for each in fields(cls) if "help" in each.metadata]
+        """The fields that are options: its own first, then those that it shares with others."""
+        found = [each for each in fields(cls) if "help" in each.metadata]
+        return sorted(found, key=lambda each: each.name not in inspect.get_annotations(cls))
 
     def settings(self) -> dict[str, Any]:
         """Every option that the figures depend on, by name."""
@@ -126,8 +127,14 @@ def every() -> dict[str, type[Experiment]]:
 
     for module in pkgutil.iter_modules(experiments.__path__):
         importlib.import_module(f"{experiments.__name__}.{module.name}")
-    found = {cls.id: cls for cls in Experiment.__subclasses__() if not inspect.isabstract(cls)}
+    found = {cls.id: cls for cls in _subclasses(Experiment) if not inspect.isabstract(cls)}
     return {id: found[id] for id in sorted(found, key=lambda id: (ORDER.index(id) if id in ORDER else len(ORDER), id))}
+
+
+def _subclasses(base: type[Any]) -> Iterator[type[Experiment]]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _subclasses(cls)
 
 
 ORDER = (
@@ -139,6 +146,7 @@ ORDER = (
     "gradient",
     "logit-spread",
     "max-retrieval",
+    "ceiling",
     "length-generalisation",
 )
 

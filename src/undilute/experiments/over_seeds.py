@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+SIGNIFICANT = 0.05  # a p-value below it
+ENOUGH_SEEDS = 5  # for a paired test to mean anything
+
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
     """The t-interval of a mean; the value itself where there is only one.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -106,8 +107,12 @@ def carry_out_all(jobs: Sequence[Job], workers: int, progress: Progress) -> list
 
 
 def seconds(found: Iterable[Mapping[str, Any]], workers: int) -> float:
-    """About how long these runs took, ``workers`` side by side, whenever that was."""
-    return sum(float(each["seconds"]) for each in found) / workers
+    """About how long these runs took, ``workers`` side by side, whenever that was; NaN where one does not say.
+
+    >>> seconds([{"seconds": 30.0}, {"seconds": 50.0}], workers=2), seconds([{"seconds": 30.0}, {}], workers=2)
+    (40.0, nan)
+    """
+    return sum(float(each.get("seconds", math.nan)) for each in found) / workers
 
 
 def forget(jobs: Iterable[Job]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from undilute.experiments.ceiling.training import OWN
+from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.experiment import every
 from undilute.experiments.max_retrieval.published import PRINTED
 from undilute.experiments.result import Result, Verdict
@@ -79,6 +81,29 @@ def retrieval(result: Result, schedule: str, set_size: str, sizes: Sequence[int]
             body.append([f"*{evaluated}, printed*", *values])
     made = f"*{schedule} learning rate, {' or '.join(map(str, seeds))} seeds, {result.settings['steps']:,} steps*"
     return f"{made}\n\n" + table(["rule", *(f"{items:,}" for items in sizes)], body)
+
+
+def ceiling(result: Result) -> str:
+    """Accuracy of max retrieval by arm, with its worst seed and the argmax of the same logits, from the own table of
+    the result.
+
+    Above the arms stand the printed values of adaptive temperature.
+    """
+    rows = {(row["arm"], row["evaluated_with"]): row for row in result.tables["arms"]}
+    own = [row for (_, evaluated), row in rows.items() if evaluated == OWN]
+    sizes = [int(name.removeprefix("mean_at_")) for name in own[0] if name.startswith("mean_at_")]
+    printed = [f"{PRINTED[items].adaptive}" if items in PRINTED else "–" for items in sizes]
+    body = [["*adaptive, printed*", "", *printed, "–"]]
+    for row in own:
+        argmax = rows[row["arm"], ARGMAX]
+        cells = [
+            f"{row[f'mean_at_{n}']:.1f} ({argmax[f'mean_at_{n}']:.1f}), worst {row[f'worst_seed_at_{n}']:.1f}"
+            for n in sizes
+        ]
+        change = f"{row['beside']}, but {row['changes']}" if row["beside"] else str(row["changes"])
+        trained = "–" if row["seeds_that_train"] is None else f"{row['seeds_that_train']} of {row['seeds']}"
+        body.append([f"`{row['arm']}`", change, *cells, trained])
+    return table(["arm", "what it is", *(f"{items:,}" for items in sizes), "seeds that train"], body)
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

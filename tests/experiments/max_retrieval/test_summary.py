@@ -120,8 +120,48 @@ def test_means_and_argmax_are_over_the_seeds_of_one_set_up() -> None:
     outcomes = Outcomes([outcome("ssmax", "constant", seed, by_seed(seed)) for seed in (1, 2, 6)])
     line = next(row for row in outcomes.lines() if row["evaluated_with"] == "ssmax")
     assert (line["accuracy"], line["worst_seed"], line["best_seed"], line["seeds"]) == (30.0, 10.0, 60.0, 3)
-    assert line["argmax_of_the_same_logits"] == 90.0
+    assert (line["argmax_of_the_same_logits"], line["gap_to_argmax"]) == (90.0, 60.0)
+    assert (line["seeds_that_train"], line["seeds_that_do_not"]) == (0, "1, 2, 6")
     assert outcomes.of(Group("ssmax", "16", "constant", "ssmax"), 16) == [10.0, 20.0, 60.0]
+
+
+def test_seeds_that_do_not_train_are_named() -> None:
+    """By what they get right on 16 items with their own rule, whatever the argmax does there."""
+
+    def stuck(name: str, items: int) -> float:
+        return 99.0 if name == ARGMAX else 12.0
+
+    runs = [outcome("as-entmax", "constant", seed, stuck if seed == 3 else lambda *_: 98.0) for seed in range(5)]
+    outcomes = Outcomes([*runs, *(outcome("softmax", "constant", seed, as_printed) for seed in range(5))])
+    made = experiment(rules=("softmax", "as-entmax"))
+    said = next(each for each in findings.sentences(outcomes, made) if "plateau" in each)
+    assert said == (
+        "Of 10 trainings 9 left their plateau (90 % or more at 16 items with their own rule); "
+        "not as-entmax (constant rate, sets of 16) with seed 3 (4 of 5 trained)."
+    )
+    reported = next(each for each in findings.comparisons(outcomes, made) if "plateau" in each.what)
+    assert (reported.computed, reported.verdict) == ("in 4 of 5 runs", "other set-up")
+    assert "Reported elsewhere" in reported.note
+    assert all("plateau" not in each.what for each in findings.comparisons(Outcomes(runs[:0]), made))
+
+
+def test_the_gap_to_the_argmax_is_told_of_every_rule() -> None:
+    def losing(points: float) -> Callable[[str, int], float]:
+        return lambda name, items: 40.0 if name == ARGMAX else 40.0 - points
+
+    runs = [outcome("softmax", "constant", 0, losing(7.5)), outcome("focus", "constant", 0, losing(-0.5))]
+    said = findings.sentences(Outcomes(runs), experiment(rules=("softmax", "focus")))
+    expected = "in points, and what it reaches, constant rate: focus -0.5 (40.0 %), softmax +7.5 (40.0 %)."
+    assert sum(each.endswith(expected) for each in said) == 1
+    assert sum("entmax with a learned scale" in each for each in said) == 1
+
+
+def test_sets_of_sixteen_that_were_not_tested_tell_nothing_about_training() -> None:
+    found = outcome("softmax", "constant", 0, as_printed)
+    found["tests"] = [test for test in found["tests"] if test["items"] > 16]
+    outcomes = Outcomes([found])
+    assert {row["seeds_that_train"] for row in outcomes.lines()} == {None}
+    assert not any("plateau" in each for each in findings.sentences(outcomes, experiment()))
 
 
 def test_a_real_result_survives_its_file() -> None:

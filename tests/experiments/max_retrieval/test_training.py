@@ -28,7 +28,7 @@ RUN = Run("softmax", "5-16", "constant", (0, 1), 300, True, (16, 64), 64, 2**20)
 def test_training_learns() -> None:
     untrained, _ = train(replace(RUN, steps=1), Checkpoint(None), ignore)
     network, losses = train(RUN, Checkpoint(None), ignore)
-    before, after = ([test["accuracy"] for test in evaluate(each, RUN, 16)][:2] for each in (untrained, network))
+    before, after = ([test["accuracy"] for test in evaluate(each, RUN.exam, 16)][:2] for each in (untrained, network))
     assert max(before) < 40
     assert min(after) > 75
     assert max(losses) < 1.0
@@ -50,7 +50,7 @@ def test_every_rule_is_tested_on_the_same_sets() -> None:
     found = []
     for name in ("softmax", "sparsemax"):
         run = replace(RUN, rule=name)
-        lines = evaluate(Network(name, run.seeds, run.scaled), run, 64)
+        lines = evaluate(Network(name, run.seeds, run.scaled), run.exam, 64)
         found.append([line for line in lines if line["evaluated_with"] == ARGMAX])
     assert found[0] == found[1]
     assert len({line["spread"] for line in found[0]}) == len(RUN.seeds)  # and other sets and weights for every seed
@@ -59,16 +59,26 @@ def test_every_rule_is_tested_on_the_same_sets() -> None:
 def test_few_sets_where_sets_are_large() -> None:
     network, _ = train(replace(RUN, steps=1), Checkpoint(None), ignore)
     run = replace(RUN, test_items=4096)
-    counts = [[test["sets"] for test in evaluate(network, run, items)] for items in (16, 512, 2**13)]
+    counts = [[test["sets"] for test in evaluate(network, run.exam, items)] for items in (16, 512, 2**13)]
     assert counts == [[64] * 6, [8] * 6, [1] * 6]
 
 
-def test_the_cosine_ends_where_it_should() -> None:
-    run = replace(RUN, schedule="cosine", steps=1000)
-    assert run.rate(0) == pytest.approx(1e-3)
-    assert run.rate(500) == pytest.approx((1e-3 + 1e-6) / 2)
-    assert run.rate(1000) == pytest.approx(1e-6)
-    assert RUN.rate(299) == 1e-3
+def test_the_learning_rate_falls_as_its_schedule_says() -> None:
+    recipe = replace(RUN, schedule="cosine", steps=1000).recipe
+    assert recipe.rate(0) == pytest.approx(1e-3)
+    assert recipe.rate(500) == pytest.approx((1e-3 + 1e-6) / 2)
+    assert recipe.rate(1000) == pytest.approx(1e-6)
+    assert RUN.recipe.rate(299) == 1e-3
+    exponential = replace(recipe, schedule="exponential", last_rate=1e-5)
+    assert exponential.rate(500) == pytest.approx(1e-4)
+    held = replace(exponential, hold=0.2)
+    assert [held.rate(step) for step in (0, 200, 600, 1000)] == pytest.approx([1e-3, 1e-3, 1e-4, 1e-5])
+
+
+def test_set_sizes_are_drawn_from_all_of_their_range() -> None:
+    random = torch.Generator().manual_seed(0)
+    assert {RUN.recipe.items(random) for _ in range(300)} == set(range(5, 17))
+    assert {replace(RUN, set_size="16").recipe.items(random) for _ in range(5)} == {16}
 
 
 PROGRAM = """

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from undilute.experiments import seeds_that_train
 from undilute.experiments.evaluated import ARGMAX
+from undilute.experiments.length_generalisation.summary import ERRORS, Model, Outcomes
 from undilute.experiments.length_generalisation.tasks import chance
-from undilute.experiments.over_seeds import interval
 from undilute.experiments.result import Chart, Comparison, Series, Verdict
+from undilute.experiments.seeds_that_train import TRAINED
 
 if TYPE_CHECKING:
     from undilute.experiments.length_generalisation.length_generalisation import LengthGeneralisation
 
-LEARNED = 90.0  # %, at the training length: a model below it has not learned the task, and says nothing about length
 HOLDS = 90.0  # %
 MARGIN = 2.0  # points: a smaller difference is none
-ERRORS = 1.96  # standard errors on either side, of a single seed
 CLAIMS = (  # what, (trained with, evaluated with) better than (trained with, evaluated with)
     ("SSMax generalises further than softmax (arXiv:2501.19399)", ("ssmax", "ssmax"), ("softmax", "softmax")),
     (
@@ -38,94 +36,19 @@ CLAIMS = (  # what, (trained with, evaluated with) better than (trained with, ev
         ("softmax", "softmax"),
     ),
 )
-Model = tuple[str, str]  # trained with, evaluated with
-
-
-class Outcomes:
-    """Every test of every run.
-
-    Parameters
-    ----------
-    found : what ``carry_out`` returned, for any number of runs
-    train_length : what counts as beyond it
-    """
-
-    def __init__(self, found: Sequence[Mapping[str, Any]], train_length: int) -> None:
-        self.train_length = train_length
-        self.tests: dict[tuple[str, Model, int], dict[int, dict[str, Any]]] = {}  # (task, model, length) → seed → test
-        for outcome in sorted(found, key=lambda each: each["run"]["seed"]):
-            trained, seed = outcome["run"]["rule"], outcome["run"]["seed"]
-            for accuracy, attention in zip(outcome["accuracy"], outcome["attention"], strict=True):
-                key = (accuracy["task"], (trained, accuracy["evaluated_with"]), accuracy["length"])
-                self.tests.setdefault(key, {})[seed] = {**accuracy, **attention}
-
-    def models(self) -> list[Model]:
-        """Every pair of rules: trained with, evaluated with."""
-        return list(dict.fromkeys(model for _, model, _ in self.tests))
-
-    def lengths(self, task: str, model: Model) -> list[int]:
-        """The lengths it was tested at."""
-        return [length for t, m, length in self.tests if (t, m) == (task, model)]
-
-    def of(self, task: str, model: Model, length: int, what: str = "accuracy") -> list[float]:
-        """One measure, a value per seed."""
-        return [float(test[what]) for test in self.tests[task, model, length].values()]
-
-    def mean(self, task: str, model: Model, length: int, what: str = "accuracy") -> float:
-        """Its mean over seeds."""
-        return statistics.fmean(self.of(task, model, length, what))
-
-    def beyond(self, task: str, model: Model) -> list[float]:
-        """Mean accuracy over all lengths beyond the training length, a value per seed."""
-        seeds = zip(*(self.of(task, model, n) for n in self.lengths(task, model) if n > self.train_length), strict=True)
-        return [statistics.fmean(accuracies) for accuracies in seeds]
-
-    def learned(self, task: str, model: Model) -> bool:
-        """Is the task solved at the training length, with the rule of training?"""
-        trained = model[0]
-        return self.mean(task, (trained, trained), self.train_length) >= LEARNED
-
-    def interval(self, task: str, model: Model, length: int) -> tuple[float, float]:
-        """Around the mean accuracy, within 0 … 100: the 95 % t-interval over seeds, or of a single seed 1.96 standard
-        errors over its test sequences."""
-        accuracies = self.of(task, model, length)
-        low, high = interval(accuracies)
-        if len(accuracies) == 1:
-            half = ERRORS * self.mean(task, model, length, "accuracy_error")
-            low, high = low - half, high + half
-        return max(0.0, low), min(100.0, high)
-
-    def uncertainty(self, task: str, model: Model) -> float:
-        """Of the mean accuracy beyond the training length, in points: half of such an interval."""
-        accuracies = self.beyond(task, model)
-        if len(accuracies) > 1:
-            return _half(accuracies)
-        tested = [n for n in self.lengths(task, model) if n > self.train_length]
-        return ERRORS * math.hypot(*(self.mean(task, model, n, "accuracy_error") for n in tested)) / len(tested)
-
-    def uncertainty_of_difference(self, task: str, a: Model, b: Model) -> float:
-        """Of the difference of two such means: over seeds that of the paired differences; of a single seed as if the
-        two had been tested on different sequences. They share them, which makes it rather too large."""
-        differences = [x - y for x, y in zip(self.beyond(task, a), self.beyond(task, b), strict=True)]
-        if len(differences) > 1:
-            return _half(differences)
-        return math.hypot(self.uncertainty(task, a), self.uncertainty(task, b))
-
-
-def _half(values: Sequence[float]) -> float:
-    low, high = interval(values)
-    return (high - low) / 2
 
 
 def comparisons(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[Comparison]:
     """The papers' claims, held against the mean accuracy beyond the training length, for each task."""
     known = outcomes.models()
-    return [
+    claims = [
         _claim(outcomes, what, task, better, worse)
         for what, better, worse in CLAIMS
         for task in experiment.tasks
         if better in known and worse in known
     ]
+    as_entmax = [outcomes.trained("as-entmax")] if ("as-entmax", "as-entmax") in known else []
+    return claims + seeds_that_train.reported_elsewhere(" and ".join(experiment.tasks), as_entmax)
 
 
 def _claim(outcomes: Outcomes, what: str, task: str, better: Model, worse: Model) -> Comparison:
@@ -135,7 +58,7 @@ def _claim(outcomes: Outcomes, what: str, task: str, better: Model, worse: Model
     unlearned = [model[0] for model in (better, worse) if not outcomes.learned(task, model)]
     if unlearned:
         short = " and ".join(dict.fromkeys(unlearned))
-        note = f"{short} had not learned {task} at {outcomes.train_length} tokens ({LEARNED:g} % of the answers)."
+        note = f"{short} had not learned {task} at {outcomes.train_length} tokens ({TRAINED:g} % of the answers)."
         return Comparison(f"{what}: {task}", "better", computed, "other set-up", note=note)
     seeds = len(outcomes.beyond(task, better))
     verdict = _verdict(gain, uncertainty) if seeds > 1 else "other set-up"
@@ -174,7 +97,9 @@ def sentences(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[str]
     said += [_answer(outcomes, task, experiment) for task in experiment.tasks]
     said += [_reach(outcomes, task) for task in experiment.tasks]
     said += [_argmax(outcomes, task) for task in experiment.tasks]
+    said += [_gaps(outcomes, task) for task in experiment.tasks]
     said += [_head(outcomes, task) for task in experiment.tasks]
+    said.append(_plateau(outcomes, experiment))
     return [*[each for each in said if each], _scope(experiment)]
 
 
@@ -254,6 +179,23 @@ def _argmax(outcomes: Outcomes, task: str) -> str:
         f"{task.capitalize()} with every head of the same weights replaced by the argmax of its logits, mean beyond "
         f"training, %: {', '.join(shown)}. A head that needs to average can lose by this, a diluted one can gain."
     )
+
+
+def _gaps(outcomes: Outcomes, task: str) -> str:
+    """What the argmax adds at the longest length, for every model that learned the task."""
+    learned = [model for model in _own(outcomes) if outcomes.learned(task, model)]
+    if not learned:
+        return ""
+    longest = max(outcomes.lengths(task, learned[0]))
+    gaps = {label(model): outcomes.gap_to_argmax(task, model, longest) for model in learned}
+    shown = ", ".join(f"{name} {gaps[name]:+.1f}" for name in sorted(gaps, key=lambda name: gaps[name]))
+    return f"{task.capitalize()}: what the argmax in every head adds at {longest:,} tokens, in points: {shown}."
+
+
+def _plateau(outcomes: Outcomes, experiment: LengthGeneralisation) -> str:
+    trainings = {trained: outcomes.trained(trained) for trained, evaluated in outcomes.models() if trained == evaluated}
+    tasks = " and ".join(experiment.tasks)
+    return seeds_that_train.sentence(trainings, f"of the answers to {tasks} at {experiment.train_length} tokens")
 
 
 def _head(outcomes: Outcomes, task: str) -> str:

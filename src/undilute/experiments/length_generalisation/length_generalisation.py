@@ -15,23 +15,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from undilute import rules as registered
 from undilute.errors import InvalidValue
-from undilute.experiments.experiment import Experiment, Progress, option, quiet
+from undilute.experiments.experiment import option
 from undilute.experiments.length_generalisation import findings
 from undilute.experiments.length_generalisation.evaluation import SHORTEST
-from undilute.experiments.length_generalisation.findings import Outcomes
+from undilute.experiments.length_generalisation.summary import Outcomes
 from undilute.experiments.length_generalisation.tasks import TASKS, VALUES
 from undilute.experiments.length_generalisation.training import Run
 from undilute.experiments.length_generalisation.transformer import POSITIONS
 from undilute.experiments.result import Result, Row
-from undilute.experiments.training import Job, carry_out_all, forget, seconds
-from undilute.experiments.workers import cores
-from undilute.rules.parameters import count
+from undilute.experiments.training_experiment import Found, TrainingExperiment, check_known, rules_named
 
 
 @dataclass(frozen=True)
-class LengthGeneralisation(Experiment):
+class LengthGeneralisation(TrainingExperiment):
     """Recall and copying at lengths far beyond training, one small transformer per rule.
 
     Examples
@@ -46,7 +43,7 @@ class LengthGeneralisation(Experiment):
     source = "our own; cf. arXiv:2501.19399 and arXiv:2506.16640"
     shows = "how a small transformer does on sequences far longer than those it was trained on"
     quick_minutes = 1.5
-    full_minutes = 50
+    full_minutes = 330
     quick: ClassVar[Mapping[str, Any]] = {
         "rules": ("softmax", "ssmax", "entmax15"),
         "seeds": 1,
@@ -60,11 +57,11 @@ class LengthGeneralisation(Experiment):
     }
 
     rules: tuple[str, ...] = option(
-        ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax"), "Rules to train with; all for every rule."
+        ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax", "focus"), "Rules to train with; all for every rule."
     )
     tasks: tuple[str, ...] = option(("recall", "copying"), "What every model learns, in turn.")
     positions: str = option("alternating", f"How positions enter: {', '.join(POSITIONS)}.")
-    seeds: int = option(3, "Trainings of each rule, with seeds that follow --seed.")
+    seeds: int = option(10, "Trainings of each rule, with seeds that follow --seed.")
     steps: int = option(1500, "Steps of training, of 1,024 tokens each.")
     train_length: int = option(64, "Tokens of the longest training sequence.")
     longest: int = option(4096, "Tokens of the longest test sequence.")
@@ -72,19 +69,11 @@ class LengthGeneralisation(Experiment):
     heads: int = option(4, "Heads of a layer.")
     layers: int = option(4, "Layers.")
     asked: int = option(4096, "Answers to test at each length, in at least 16 sequences.")
-    seed: int = option(0, "The first seed.")
-    workers: int = option(0, "Processes side by side; 0 for as many as there are cores.", changes_figures=False)
 
     def __post_init__(self) -> None:
-        for name in ("seeds", "steps", "train_length", "longest", "width", "heads", "layers", "asked"):
-            count(f"--{name.replace('_', '-')}", getattr(self, name))
-        for rule in self.trained():
-            registered.preset(rule)
-        if not self.rules or not self.tasks:
-            raise InvalidValue("length-generalisation needs at least one of each: --rules, --tasks.")
-        for task in self.tasks:
-            if task not in TASKS:
-                raise InvalidValue(f"--tasks = {task!r}: must be of {', '.join(TASKS)}.")
+        super().__post_init__()
+        self.trained()
+        check_known("tasks", self.tasks, TASKS)
         if self.positions not in POSITIONS:
             raise InvalidValue(f"--positions = {self.positions!r}: must be one of {', '.join(POSITIONS)}.")
         for name in ("train_length", "longest"):
@@ -96,13 +85,10 @@ class LengthGeneralisation(Experiment):
             )
         if self.width % (8 * self.heads):
             raise InvalidValue(f"--width = {self.width}: must be a multiple of 8 · --heads = {8 * self.heads}.")
-        for name in ("seed", "workers"):
-            if getattr(self, name) < 0:
-                raise InvalidValue(f"--{name} = {getattr(self, name)}: must be a whole number of at least 0.")
 
     def trained(self) -> tuple[str, ...]:
         """The rules that are trained with, by name."""
-        return tuple(registered.names()) if self.rules == ("all",) else tuple(dict.fromkeys(self.rules))
+        return rules_named(self.rules)
 
     def planned(self) -> list[Run]:
         """Every training, seed by seed, so that what is there first covers every rule."""
@@ -113,19 +99,10 @@ class LengthGeneralisation(Experiment):
             for rule in self.trained()
         ]
 
-    def jobs(self) -> list[Job]:
-        """Every training with its files."""
-        return [Job(run, self.work) for run in self.planned()]
-
-    def forget(self) -> None:
-        forget(self.jobs())
-
-    def run(self, progress: Progress = quiet) -> Result:
-        """Every training and its tests."""
-        workers = min(self.workers or cores(), len(self.jobs()))
-        found = carry_out_all(self.jobs(), workers, progress)
+    def concluded(self, found: Found, seconds: float) -> Result:
         outcomes = Outcomes(found, self.train_length)
         tables: dict[str, Sequence[Row]] = {
+            "means": outcomes.lines(),
             "accuracy": _lines(found, "accuracy"),
             "attention": _lines(found, "attention"),
             "training": [
@@ -138,13 +115,12 @@ class LengthGeneralisation(Experiment):
                 for each in found
             ],
         }
-        progress(1.0, "done")
         return self.result(
             findings.sentences(outcomes, self),
             findings.comparisons(outcomes, self),
             tables,
             findings.charts(outcomes, self),
-            seconds(found, workers),
+            seconds,
         )
 
 
@@ -153,7 +129,7 @@ def _power_of_two(name: str, value: int) -> None:
         raise InvalidValue(f"{name} = {value}: must be a power of two of at least {SHORTEST}.")
 
 
-def _lines(found: Sequence[dict[str, Any]], table: str) -> list[Row]:
+def _lines(found: Found, table: str) -> list[Row]:
     return [
         {"trained_with": each["run"]["rule"], "seed": each["run"]["seed"], **line}
         for each in found

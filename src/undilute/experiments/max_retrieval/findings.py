@@ -7,10 +7,11 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from undilute.experiments import seeds_that_train
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval.published import PRINTED, SECONDARY
-from undilute.experiments.max_retrieval.summary import Group, Outcomes
-from undilute.experiments.over_seeds import interval, percents
+from undilute.experiments.max_retrieval.summary import TRAINED_ON, Group, Outcomes
+from undilute.experiments.over_seeds import ENOUGH_SEEDS, SIGNIFICANT, interval, percents
 from undilute.experiments.result import Chart, Comparison, Row, Series, compared
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 WITHIN = 4.0  # points: what we call agreement with the printed table
 PUBLISHED_STEPS = 100_000
 ENOUGH_STEPS = 20_000  # with fewer, the figures say nothing about the printed ones
-ENOUGH_SEEDS = 5  # for a paired test
-SIGNIFICANT = 0.05
 SET_SIZE = "16"  # of the set-up that was settled on
+FOCUS = (
+    "Focus keeps K = 16 keys, so on training sets of at most 16 items it is entmax with a learned scale, and only "
+    "larger sets tell the two apart."
+)
 SEEN = range(5)  # seeds whose figures were known when the set-up was settled
 
 
@@ -36,18 +39,30 @@ def comparisons(outcomes: Outcomes, experiment: MaxRetrieval) -> list[Comparison
     rows = outcomes.paired(experiment.set_sizes[0], "constant")
     if rows and _seeds(outcomes, Group("softmax", experiment.set_sizes[0], "constant", "softmax")) >= ENOUGH_SEEDS:
         made += _p_values(rows) + _claims(rows)
-    if experiment.steps < ENOUGH_STEPS:  # says nothing about what was printed, whichever way it comes out
-        few = f"{experiment.steps:,} steps of training are too few to tell."
-        made = [replace(each, verdict="other set-up", note=f"{few} {each.note}".strip()) for each in made]
-    return made
+    made += seeds_that_train.reported_elsewhere("max retrieval", _as_entmax(outcomes))
+    return unless_too_short(made, experiment.steps)
+
+
+def unless_too_short(made: Sequence[Comparison], steps: int) -> list[Comparison]:
+    """Comparisons with what was printed; a short training says nothing about it, whichever way it comes out."""
+    if steps >= ENOUGH_STEPS:
+        return list(made)
+    few = f"{steps:,} steps of training are too few to tell."
+    return [replace(each, verdict="other set-up", note=f"{few} {each.note}".strip()) for each in made]
 
 
 def _accuracy(outcomes: Outcomes, group: Group, items: int) -> Comparison:
-    printed, computed = getattr(PRINTED[items], group.evaluated_with), outcomes.mean(group, items)
-    low, high = percents(outcomes.of(group, items))
+    of = f"{group.evaluated_with}, trained on {group.set_size}"
+    return beside_print(group.evaluated_with, items, outcomes.of(group, items), of)
+
+
+def beside_print(rule: str, items: int, accuracies: Sequence[float], of: str) -> Comparison:
+    """The mean of accuracies in %, ``of`` what, beside the printed one of softmax or adaptive temperature."""
+    printed, computed = getattr(PRINTED[items], rule), statistics.fmean(accuracies)
+    low, high = percents(accuracies)
     note = f"{computed - printed:+.1f} points."
     return compared(
-        f"accuracy at {items:,} items, %: {group.evaluated_with}, trained on {group.set_size}",
+        f"accuracy at {items:,} items, %: {of}",
         printed,
         computed,
         within=WITHIN,
@@ -55,6 +70,11 @@ def _accuracy(outcomes: Outcomes, group: Group, items: int) -> Comparison:
         high=high,
         note=f"{note} Printed value from a secondary copy." if items in SECONDARY else note,
     )
+
+
+def _as_entmax(outcomes: Outcomes) -> list[dict[int, float]]:
+    own = [group for group in outcomes.values if group == group.own and group.trained_with == "as-entmax"]
+    return [outcomes.trained(group) for group in own]
 
 
 def _p_values(rows: Sequence[Row]) -> list[Comparison]:
@@ -105,9 +125,11 @@ def _significant(p_value: object) -> bool:
 def sentences(outcomes: Outcomes, experiment: MaxRetrieval) -> list[str]:
     """What came out; each sentence only where its runs are there."""
     said = [_against_the_table(outcomes, experiment, size) for size in experiment.set_sizes]
-    said += [_decay(outcomes, experiment), _argmax(outcomes, experiment)]
+    said += [_decay(outcomes, experiment)]
     said += [_best(outcomes, experiment, schedule) for schedule in experiment.schedules]
-    said += [_choice(outcomes, experiment), _scope(experiment)]
+    said += [_gaps(outcomes, experiment, schedule) for schedule in experiment.schedules]
+    said += [seeds_that_train.sentence(outcomes.trainings(), f"at {TRAINED_ON} items with their own rule")]
+    said += [_choice(outcomes, experiment), FOCUS if "focus" in experiment.trained() else "", _scope(experiment)]
     return [sentence for sentence in said if sentence]
 
 
@@ -171,7 +193,7 @@ def _decay(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
     if any(group not in outcomes.values for group in groups):
         return ""
     items = min(outcomes.sizes(groups[0]), key=lambda n: abs(n - 1024))
-    found = [outcomes.by_seed(group, items) for group in (*groups, replace(groups[0], evaluated_with=ARGMAX))]
+    found = [outcomes.by_seed(group, items) for group in (*groups, groups[0].argmax)]
     both = [seed for seed in found[0] if seed in found[1]]
     if not both:
         return ""
@@ -186,33 +208,35 @@ def _decay(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
     return text + "."
 
 
-def _argmax(outcomes: Outcomes, experiment: MaxRetrieval) -> str:
-    said = []
-    for schedule in experiment.schedules:
-        own, best = (Group("softmax", experiment.set_sizes[0], schedule, name) for name in ("softmax", ARGMAX))
-        if own in outcomes.values:
-            items = max(outcomes.sizes(own))
-            said.append(
-                f"{schedule} rate: {outcomes.mean(own, items):.1f} % with softmax and "
-                f"{outcomes.mean(best, items):.1f} % with the argmax of the same logits"
-            )
-    return f"At {items:,} items, {'; '.join(said)}." if said else ""
+def _own(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> dict[str, Group]:
+    """Every rule on the weights trained with it, by name, in the first set size."""
+    kinds = [Group(rule, experiment.set_sizes[0], schedule, rule) for rule in experiment.trained()]
+    return {group.trained_with: group for group in kinds if group in outcomes.values}
 
 
 def _best(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> str:
-    own = {
-        group.trained_with: group
-        for group in outcomes.values
-        if group.schedule == schedule
-        and group.set_size == experiment.set_sizes[0]
-        and group.evaluated_with == group.trained_with
-    }
+    own = _own(outcomes, experiment, schedule)
     if len(own) < 2:
         return ""
     items = max(outcomes.sizes(next(iter(own.values()))))
     ranked = sorted(own, key=lambda rule: -outcomes.mean(own[rule], items))
     shown = ", ".join(f"{rule} {outcomes.mean(own[rule], items):.1f}" for rule in ranked)
     return f"Accuracy at {items:,} items by rule, {schedule} rate, %: {shown}."
+
+
+def _gaps(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> str:
+    """What the argmax of the same logits gets right at the largest size, and how much of it a rule loses."""
+    own = _own(outcomes, experiment, schedule)
+    if not own:
+        return ""
+    items = max(outcomes.sizes(next(iter(own.values()))))
+    gaps = {rule: outcomes.gap_to_argmax(group, items) for rule, group in own.items()}
+    ranked = sorted(gaps, key=lambda rule: gaps[rule])
+    shown = ", ".join(f"{rule} {gaps[rule]:+.1f} ({outcomes.mean(own[rule].argmax, items):.1f} %)" for rule in ranked)
+    return (
+        f"What the argmax of the same logits adds at {items:,} items, in points, and what it reaches, {schedule} rate: "
+        f"{shown}."
+    )
 
 
 def _seeds(outcomes: Outcomes, group: Group) -> int:
@@ -224,7 +248,8 @@ def _scope(experiment: MaxRetrieval) -> str:
     beside = f", where the paper has {PUBLISHED_STEPS:,}" if experiment.steps != PUBLISHED_STEPS else ""
     tested = f"up to {experiment.sets:,} test sets a size"
     seeds = f"Means over {experiment.seeds} seeds"
-    if len(experiment.schedules) > 1 or len(experiment.set_sizes) > 1:
+    variants = len(experiment.schedules) > 1 or len(experiment.set_sizes) > 1
+    if variants and experiment.variant_seeds != experiment.seeds:
         seeds += f" of the first set-up, {experiment.variant_seeds} of its variants"
     return f"{seeds}; {steps}{beside}; {tested}, the same for every rule; chance is 10 %."
 

@@ -12,7 +12,7 @@ computed at once: every tensor has a leading axis for them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -98,7 +98,7 @@ class Attended(NamedTuple):
 
     Attributes
     ----------
-    hidden : (seeds · sets, items, 128), the hidden features of the items
+    hidden : (seeds · sets, items, features), the hidden features of the items
     logits : (seeds, sets, items), before the rule's own scale
     query : (seeds, sets, 128), what a rule that reads its token is given
     of_pooled : the gradient of the average waits here for that of the logits
@@ -115,13 +115,14 @@ class Network(nn.Module):
 
     Parameters
     ----------
-    rule : name of a rule; it learns what its paper learns
+    rule : name of a rule, which learns what its paper learns; or a function that makes one
     seeds : of the weights
     scaled : divide the logits by √128
     """
 
-    def __init__(self, rule: str, seeds: Sequence[int], scaled: bool = True) -> None:
+    def __init__(self, rule: str | Callable[[], Rule], seeds: Sequence[int], scaled: bool = True) -> None:
         super().__init__()
+        self.seeds = tuple(seeds)
         drawn = [torch.Generator().manual_seed(seed) for seed in seeds]
         self.item_first, self.item_last = Linear(ITEM, WIDTH, drawn), Linear(WIDTH, WIDTH, drawn)
         self.query = nn.Sequential(Linear(1, WIDTH, drawn), nn.GELU(), Linear(WIDTH, WIDTH, drawn))
@@ -145,13 +146,22 @@ class Network(nn.Module):
         seen = self.attend(x, query)
         return self.read(seen, self.weigh(seen))
 
+    def features(self, x: Tensor) -> Tensor:
+        """What ψ_x is linear in: items (seeds, rows, 11) → (seeds, rows, features)."""
+        return F.gelu(self.item_first(x))
+
+    def of_features(self) -> Tensor:
+        """The matrix (seeds, features, 128) that makes ψ_x of its features, but for the bias."""
+        weight: Tensor = self.item_last.weight
+        return weight
+
     def attend(self, x: Tensor, query: Tensor) -> Attended:
         """Hidden features and logits of every item."""
         seeds, sets, items, _ = x.shape
-        hidden = F.gelu(self.item_first(x.flatten(1, 2))).view(seeds * sets, items, WIDTH)
+        hidden = self.features(x.flatten(1, 2)).view(seeds * sets, items, -1)
         encoded = self.query(query)
         folded = torch.bmm(self.Q(encoded), self.K.weight.mT)  # ⟨Qψ, K·⟩ = ⟨KᵀQψ, ·⟩
-        asked = torch.bmm(folded, self.item_last.weight.mT).flatten(0, 1)
+        asked = torch.bmm(folded, self.of_features().mT).flatten(0, 1)
         of_pooled: list[tuple[Tensor, Tensor]] = []
         inner: Tensor = _Scores.apply(hidden, asked, of_pooled)  # type: ignore[no-untyped-call]
         constant = (folded * self.item_last.bias).sum(-1, keepdim=True)
@@ -174,13 +184,13 @@ class Network(nn.Module):
         pooled: Tensor = _Pooled.apply(seen.hidden, flat, seen.of_pooled)  # type: ignore[no-untyped-call]
         # Weights need not sum to 1, so neither does what the bias is multiplied by.
         by_weight = weights.sum(-1, keepdim=True) * self.item_last.bias
-        average = torch.bmm(pooled.view(*weights.shape[:2], WIDTH), self.item_last.weight) + by_weight
+        average = torch.bmm(pooled.view(*weights.shape[:2], -1), self.of_features()) + by_weight
         scores: Tensor = self.answer(self.V(average))
         return scores
 
     def plainly(self, x: Tensor, query: Tensor) -> Tensor:
         """``forward`` as the paper defines it, with keys and values of every item."""
-        items = self.item_last(F.gelu(self.item_first(x.flatten(1, 2))))
+        items = self.encoded_plainly(x.flatten(1, 2))
         keys, values = (each(items).view(*x.shape[:3], WIDTH) for each in (self.K, self.V))
         encoded = self.query(query)
         logits = torch.einsum("ksd,ksnd->ksn", self.Q(encoded), keys) * self.scale
@@ -188,11 +198,16 @@ class Network(nn.Module):
         scores: Tensor = self.answer(torch.einsum("ksn,ksnd->ksd", weights, values))
         return scores
 
+    def encoded_plainly(self, x: Tensor) -> Tensor:
+        """ψ_x of items (seeds, rows, 11), as the paper defines it: (seeds, rows, 128)."""
+        encoded: Tensor = self.item_last(F.gelu(self.item_first(x)))
+        return encoded
 
-def _seeded(rule: str, seed: int) -> Rule:
+
+def _seeded(rule: str | Callable[[], Rule], seed: int) -> Rule:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return learnable(rule, WIDTH, num_heads=1)
+        return learnable(rule, WIDTH, num_heads=1) if isinstance(rule, str) else rule()
 
 
 def _weights(rule: nn.Module, logits: Tensor) -> Tensor:

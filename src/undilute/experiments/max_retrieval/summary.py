@@ -1,16 +1,94 @@
-"""Many runs as a few figures: means over seeds with their intervals, and the paired test."""
+"""Many runs as a few figures: means over seeds with their intervals, the seeds that train, and the paired test."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+from undilute.experiments import seeds_that_train
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval.training import MEASURED
 from undilute.experiments.over_seeds import paired_p_value, percents
 from undilute.experiments.result import Row
+
+TRAINED_ON = 16  # items: who cannot do these has not trained
+
+
+class Kind(Protocol):
+    """What the seeds of one set-up have in common, and with which rule they are tested."""
+
+    @property
+    def own(self) -> Self:
+        """The same weights under the rule they were trained with."""
+
+    @property
+    def argmax(self) -> Self:
+        """The same weights under the argmax of their logits."""
+
+
+AnyKind = TypeVar("AnyKind", bound=Kind)
+
+
+class Tested(Generic[AnyKind]):
+    """The tests of many runs.
+
+    Parameters
+    ----------
+    tests : of every size and seed, each with its kind
+    """
+
+    def __init__(self, tests: Iterable[tuple[AnyKind, Mapping[str, Any]]]) -> None:
+        self.values: dict[AnyKind, dict[int, dict[int, Mapping[str, Any]]]] = {}  # kind → items → seed → test
+        for kind, test in sorted(tests, key=lambda each: int(each[1]["seed"])):
+            self.values.setdefault(kind, {}).setdefault(test["items"], {})[test["seed"]] = test
+
+    def of(self, kind: AnyKind, items: int, what: str = "accuracy") -> list[float]:
+        """One measure of one size, a value per seed."""
+        return list(self.by_seed(kind, items, what).values())
+
+    def by_seed(self, kind: AnyKind, items: int, what: str = "accuracy") -> dict[int, float]:
+        """One measure of one size, by seed."""
+        return {seed: float(test[what]) for seed, test in self.values[kind][items].items()}
+
+    def mean(self, kind: AnyKind, items: int, what: str = "accuracy") -> float:
+        """Its mean over seeds."""
+        return statistics.fmean(self.of(kind, items, what))
+
+    def sizes(self, kind: AnyKind) -> list[int]:
+        """The sizes that were tested."""
+        return sorted(self.values[kind])
+
+    def gap_to_argmax(self, kind: AnyKind, items: int) -> float:
+        """How much more the argmax of the same logits gets right, in points: what is lost to spreading."""
+        return self.mean(kind.argmax, items) - self.mean(kind, items)
+
+    def trained(self, kind: AnyKind) -> dict[int, float]:
+        """Accuracy by seed on sets of 16 with the rule of training; empty where these were not tested."""
+        return self.by_seed(kind.own, TRAINED_ON) if TRAINED_ON in self.values[kind.own] else {}
+
+    def lines(self) -> list[Row]:
+        """A line per kind and size: means over seeds, with interval, spread and the argmax of the same logits."""
+        return [self._line(kind, items) for kind in self.values for items in self.sizes(kind)]
+
+    def _line(self, kind: AnyKind, items: int) -> Row:
+        accuracies = self.of(kind, items)
+        low, high = percents(accuracies)
+        return {
+            **vars(kind),
+            "items": items,
+            "seeds": len(accuracies),
+            **{what: self.mean(kind, items, what) for what in MEASURED},
+            "low": low,
+            "high": high,
+            "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+            "worst_seed": min(accuracies),
+            "best_seed": max(accuracies),
+            "argmax_of_the_same_logits": self.mean(kind.argmax, items),
+            "gap_to_argmax": self.gap_to_argmax(kind, items),
+            **seeds_that_train.columns(self.trained(kind)),
+        }
 
 
 @dataclass(frozen=True)
@@ -22,8 +100,18 @@ class Group:
     schedule: str
     evaluated_with: str
 
+    @property
+    def own(self) -> Group:
+        """The same weights under the rule they were trained with."""
+        return replace(self, evaluated_with=self.trained_with)
 
-class Outcomes:
+    @property
+    def argmax(self) -> Group:
+        """The same weights under the argmax of their logits."""
+        return replace(self, evaluated_with=ARGMAX)
+
+
+class Outcomes(Tested[Group]):
     """Every test of every run.
 
     Parameters
@@ -32,48 +120,14 @@ class Outcomes:
     """
 
     def __init__(self, found: Sequence[Mapping[str, Any]]) -> None:
-        self.values: dict[Group, dict[int, dict[int, Mapping[str, Any]]]] = {}  # group → items → seed → test
-        for outcome in sorted(found, key=lambda each: list(each["run"]["seeds"])):
-            run = outcome["run"]
-            for test in outcome["tests"]:
-                group = Group(run["rule"], run["set_size"], run["schedule"], test["evaluated_with"])
-                self.values.setdefault(group, {}).setdefault(test["items"], {})[test["seed"]] = test
+        super().__init__((_group(each["run"], test), test) for each in found for test in each["tests"])
 
-    def of(self, group: Group, items: int, what: str = "accuracy") -> list[float]:
-        """One measure of one size, a value per seed."""
-        return list(self.by_seed(group, items, what).values())
-
-    def by_seed(self, group: Group, items: int, what: str = "accuracy") -> dict[int, float]:
-        """One measure of one size, by seed."""
-        return {seed: float(test[what]) for seed, test in self.values[group][items].items()}
-
-    def mean(self, group: Group, items: int, what: str = "accuracy") -> float:
-        """Its mean over seeds."""
-        return statistics.fmean(self.of(group, items, what))
-
-    def sizes(self, group: Group) -> list[int]:
-        """The sizes that were tested."""
-        return sorted(self.values[group])
-
-    def lines(self) -> list[Row]:
-        """A line per set-up and size: means over seeds, with interval, spread and the argmax of the same logits."""
-        return [self._line(group, items) for group in self.values for items in self.sizes(group)]
-
-    def _line(self, group: Group, items: int) -> Row:
-        accuracies = self.of(group, items)
-        low, high = percents(accuracies)
-        argmax = Group(group.trained_with, group.set_size, group.schedule, ARGMAX)
+    def trainings(self) -> dict[str, dict[int, float]]:
+        """Accuracy on sets of 16 by seed, by name of the training."""
+        own = [group for group in self.values if group == group.own and self.trained(group)]
         return {
-            **vars(group),
-            "items": items,
-            "seeds": len(accuracies),
-            **{what: self.mean(group, items, what) for what in MEASURED},
-            "low": low,
-            "high": high,
-            "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
-            "worst_seed": min(accuracies),
-            "best_seed": max(accuracies),
-            "argmax_of_the_same_logits": self.mean(argmax, items),
+            f"{group.trained_with} ({group.schedule} rate, sets of {group.set_size})": self.trained(group)
+            for group in own
         }
 
     def paired(self, set_size: str, schedule: str) -> list[Row]:
@@ -91,3 +145,7 @@ class Outcomes:
             }
             for items in self.sizes(softmax)
         ]
+
+
+def _group(run: Mapping[str, Any], test: Mapping[str, Any]) -> Group:
+    return Group(run["rule"], run["set_size"], run["schedule"], test["evaluated_with"])
