@@ -46,6 +46,7 @@ def current(text: str) -> str:
         "reproduced": experiment_markdown.summary(list(results.values())),
         "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
         "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
+        "ceiling": experiment_markdown.ceiling(results["ceiling"]),
         "treated": treatment_markdown.table([experiment_files.load(path.parent) for path in treatments]),
         "cost": diagnosis_cost.markdown(diagnosis_cost.from_json(COSTS.read_text())),
     }

@@ -118,7 +118,6 @@ ARMS = (
     SKIP,
     SKIP.but("as-entmax", "ASEntmax in place of softmax", rule="as-entmax"),
     SKIP.but("focus-4", "focus with K = 4 in place of softmax", **_focus(4)),
-    SKIP.but("focus-2", "focus with K = 2 in place of softmax", **_focus(2)),
     SSMAX,
     OWN_RATE,
     WEIGHT_DECAY,
@@ -127,6 +126,6 @@ ARMS = (
     EXPONENTIAL.but(
         "focus-16", "focus with K = 16 in place of SSMax, its s_min learned at 0.002", rule_rate=2e-3, **_focus(16)
     ),
-    EXPONENTIAL.but("long", "four times the steps", longer=4.0),
+    EXPONENTIAL.but("long", "twice the steps", longer=2.0),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}

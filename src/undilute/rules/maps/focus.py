@@ -97,10 +97,17 @@ class Focus(Map):
         n = visible.sum(-1, keepdim=True)
         K = self.kept(n)
         t = (logits - masked_max(logits, visible)).masked_fill(~visible, 0.0)
-        level, fitting = scale_for(t, visible, K, epsilon)
+        level = self._next_best(t, visible, K)
+        fitting = scale_for(t, visible, level, epsilon)
         tied = (fitting > most) & (n > K)
         scale = torch.where(n > K, fitting.clamp(min=least).clamp(max=most), least)
         return entmax_over(bounded(scale * t), visible & (tied | (n <= K) | ~(t <= level)), epsilon)
+
+    def _next_best(self, t: Tensor, visible: Tensor, K: Tensor) -> Tensor:
+        """The (K+1)-th largest visible logit of each row (..., 1), without gradient; −inf for rows of n ≤ K keys."""
+        z, keys = t.detach().masked_fill(~visible, -torch.inf), t.shape[-1]
+        ranked = z.topk(min(self.k + 1, keys) if self.power == 0.0 else keys).values
+        return ranked.gather(-1, K.clamp(max=ranked.shape[-1] - 1))
 
     def _limit(self, name: str, logits: Tensor) -> Tensor:
         return torch.as_tensor(per_head(name, getattr(self, name), logits), dtype=logits.dtype, device=logits.device)
@@ -115,23 +122,26 @@ class Focus(Map):
         return f"k={self.k}, {super().extra_repr()}, power={self.power:g}"
 
 
-def scale_for(t: Tensor, visible: Tensor, K: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
-    """The (K+1)-th largest visible logit of each row, and the scale s_K that puts entmax's threshold there.
+def scale_for(t: Tensor, visible: Tensor, level: Tensor, epsilon: Tensor) -> Tensor:
+    """s_K: the scale at which entmax of the visible logits has its threshold at ``level``.
 
     Parameters
     ----------
     t : (..., keys), finite
     visible : (..., keys) bool
-    K : (..., 1) whole numbers
+    level : (..., 1), one of the row's own logits; the gradient reaches all keys that stand there
     epsilon : α − 1, broadcasts to (..., 1)
 
     Returns
     -------
-    Two of shape (..., 1), the first without gradient. Where the top K + 1 are equal, s_K is infinite. Rows of n ≤ K
-    keys have no such logit: what stands there means nothing.
+    (..., 1), infinite where no logit is above the level
+
+    Examples
+    --------
+    >>> t = torch.tensor([0.4, 0.3, 0.0, -5.0])
+    >>> scale_for(t, t > -torch.inf, torch.tensor([0.0]), torch.tensor(0.5))
+    tensor([4.])
     """
-    ranked = t.detach().masked_fill(~visible, -torch.inf).sort(-1, descending=True).values
-    level = ranked.gather(-1, K.clamp(max=t.shape[-1] - 1))
     at_level = visible & (t == level)
     next_best = divide((t * at_level).sum(-1, keepdim=True), at_level.sum(-1, keepdim=True))  # equal keys move it alike
     lead = (t - next_best).masked_fill(~visible, 0.0).clamp(min=0.0)
@@ -139,7 +149,7 @@ def scale_for(t: Tensor, visible: Tensor, K: Tensor, epsilon: Tensor) -> tuple[T
     tied = widest <= torch.finfo(t.dtype).tiny / epsilon
     powers = (lead / widest.masked_fill(tied, 1.0)).pow(1 / epsilon).sum(-1, keepdim=True).masked_fill(tied, 1.0)
     norm = widest.masked_fill(tied, 1.0) * powers.pow(epsilon)  # S^ε, as a norm: nothing overflows
-    return level, (1 / (epsilon * norm)).masked_fill(tied, torch.inf)
+    return (1 / (epsilon * norm)).masked_fill(tied, torch.inf)
 
 
 class LearnableFocus(Focus):
