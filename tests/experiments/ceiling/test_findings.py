@@ -248,7 +248,7 @@ def test_arms_that_stand_beside_the_same_one_share_a_chart() -> None:
 
 
 def test_a_real_result_survives_its_file() -> None:
-    tiny = Ceiling(arms=("skip", "focus-2"), steps=3, sets=4, sizes=(16, 32), seeds=2, workers=1)
+    tiny = Ceiling(arms=("skip", "focus-4"), steps=3, sets=4, sizes=(16, 32), seeds=2, workers=1)
     result = tiny.run()
     again = experiment_files.from_json(experiment_files.to_json(result))
     assert again.settings == tiny.settings()
