@@ -46,9 +46,8 @@ from undilute.treatment.evaluation.changes import LOSS, changes
 from undilute.treatment.evaluation.evaluate import Material, measure, prepare
 from undilute.treatment.evaluation.findings import figures, findings
 from undilute.treatment.evaluation.outcome import Evaluation
-from undilute.treatment.evaluation.pieces import beginning
 from undilute.treatment.evaluation.text_loss import windows
-from undilute.treatment.splits import halves, tokenised
+from undilute.treatment.splits import beginning, halves, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer

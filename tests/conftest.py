@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -12,7 +13,10 @@ from tests.cases import RULES
 from tests.command import Here, Ran
 
 torch.set_num_threads(1)
-settings.register_profile("suite", max_examples=120, deadline=None, derandomize=True)
+# for processes that tests start, those of pytest-xdist included: cores are shared, and a thread that waits by spinning
+# takes one away from the thread it waits for
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+settings.register_profile("suite", max_examples=200, deadline=None, derandomize=True)
 settings.load_profile("suite")
 
 

@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
+from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import undilute
 from tests.command import Here
+from tests.treatment.evaluation.tokenizers import byte_level
 from undilute.models import load, texts
 from undilute.report import experiment_files
 
+BOOK = texts.shipped()[:40_000]
+VOCABULARY = 2000
 FAST = ["--length", "128", "--windows", "2", "--haystacks", "0"]
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random model that reads what SmolLM2 reads."""
+    """A small random model with a tokenizer for the book: that of SmolLM2 takes longer to load than all the rest."""
     folder = tmp_path_factory.mktemp("model")
-    large, tokenizer = load("smollm2")
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=32,
@@ -29,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        vocab_size=large.config.vocab_size,
+        vocab_size=VOCABULARY,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
     )
@@ -38,14 +40,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for parameter in model.parameters():
             parameter.mul_(4)
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=byte_level(BOOK, VOCABULARY)).save_pretrained(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "book.txt"
-    path.write_text(texts.shipped()[:40_000], encoding="utf-8")
+    path.write_text(BOOK, encoding="utf-8")
     return path
 
 

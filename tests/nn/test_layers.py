@@ -23,7 +23,16 @@ def test_every_rule_trains(name: str) -> None:
     for parameter_name, parameter in layer.named_parameters():
         assert parameter.grad is not None, parameter_name
         assert parameter.grad.isfinite().all(), parameter_name
-        assert (parameter.grad != 0).any(), parameter_name
+        acts = parameter_name != "rule.map.log_s_max"  # of focus: on rows of more than 16 keys that are almost tied
+        assert (parameter.grad != 0).any() == acts, parameter_name
+
+
+def test_the_limits_of_focus_are_learned() -> None:
+    torch.manual_seed(0)
+    rule = rules.Rule(map=rules.LearnableFocus(4, k=2, s_max=2.0))
+    layer = ud.nn.Attention(16, 4, num_kv_heads=2, rule=rule, is_causal=True)
+    layer(torch.randn(2, 7, 16)).square().sum().backward()
+    assert all((limit.grad != 0).any() for limit in rule.parameters())
 
 
 LEARNED = {
@@ -31,6 +40,7 @@ LEARNED = {
     "temperature": {"rule.scale.log_T": (4,)},
     "sink": {"rule.map.s": (4,)},
     "entmax": {"rule.map.alpha_logit": (4,)},
+    "focus": {"rule.map.log_s_min": (4,), "rule.map.log_s_max": (4,)},
     "as-entmax": {"rule.scale.beta_projection.weight": (4, 16), "rule.scale.gamma_projection.weight": (4, 16)},
 }
 

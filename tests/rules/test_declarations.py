@@ -14,8 +14,8 @@ from undilute.rules import Entmax, Hard, Rule, get
 
 def jacobians(rule: Rule, z: Tensor) -> Tensor:
     """∂weights/∂logits of each row, (rows, n, n), itself differentiable."""
-    weights = rule(z)
-    return torch.stack([torch.autograd.grad(w.sum(), z, create_graph=True)[0] for w in weights.unbind(-1)], 1)
+    copies = z[:, None].expand(-1, z.shape[-1], -1)  # of each row as many as it has weights: one backward pass for all
+    return torch.autograd.grad(rule(copies).diagonal(dim1=-2, dim2=-1).sum(), copies, create_graph=True)[0]
 
 
 def spectral_norms(rule: Rule, z: Tensor) -> Tensor:
@@ -129,25 +129,37 @@ def test_infinite_or_huge_constants_are_not_excuses(name: str, n: int, near: lis
     assert slope > 1e3
 
 
+def entmax_jacobians(w: Tensor, alpha: float) -> Tensor:
+    """diag(u) − uuᵀ/Σu with u = p^(2−α), for weights p = softmax(w): (rows, n) → (rows, n, n)."""
+    u = w.softmax(-1) ** (2 - alpha)
+    return torch.diag_embed(u) - u[:, :, None] * u[:, None] / u.sum(-1)[:, None, None]
+
+
 @pytest.mark.parametrize("alpha", [1.05, 1.5, 1.9])
 @pytest.mark.parametrize("n", [3, 6, 20, 100])
 def test_entmax_constant_against_a_search_over_weights(alpha: float, n: int) -> None:
-    """The closed form is at least what a direct search over all weights finds, and no more than 1 % above it."""
+    """The closed form is at least what a direct search over all weights finds, and no more than 1 % above it.
+
+    The search climbs on vᵀJv, where v is the top eigenvector of J, followed by a power step at a time; what counts is
+    the exact norm on the way.
+    """
     bound = Rule(map=Entmax(alpha)).lipschitz(n)
     w = rows(30, n, seed=n, spread=1.0)
     w[0, :2] += 20.0
     w[1:10, 0] += torch.linspace(0, 6, 9, dtype=torch.float64)
+    v = torch.linalg.eigh(entmax_jacobians(w, alpha)).eigenvectors[..., -1]
     w.requires_grad_()
     optimiser = torch.optim.Adam([w], lr=0.05)
     best = 0.0
-    for _ in range(150):
+    for step in range(151):
+        if step % 10 == 0:
+            best = max(best, torch.linalg.matrix_norm(entmax_jacobians(w.detach(), alpha), ord=2).max().item())
         u = w.softmax(-1) ** (2 - alpha)
-        jacobian = torch.diag_embed(u) - u[:, :, None] * u[:, None] / u.sum(-1)[:, None, None]
-        norms = torch.linalg.eigvalsh(jacobian)[:, -1]
-        best = max(best, norms.max().item())
+        moved = u * v - u * (u * v).sum(-1, keepdim=True) / u.sum(-1, keepdim=True)  # J·v, without making J
         optimiser.zero_grad()
-        (-norms.sum()).backward()
+        (-(v * moved).sum()).backward()
         optimiser.step()
+        v = torch.nn.functional.normalize(moved.detach(), dim=-1)
     assert best <= bound * (1 + 1e-9)
     assert best >= 0.99 * bound
 

@@ -23,6 +23,7 @@ PRESETS = [
         "sparsemax",
         "entmax15",
         "entmax",
+        "focus",
         "as-entmax",
         "sigmoid",
         "sa-softmax",

@@ -38,10 +38,13 @@ def test_generation_with_a_cache_is_generation_without(kind: str, name: str) -> 
 
 @pytest.mark.parametrize("name", ud.rules.names())
 def test_smollm2_generates_with_a_cache_as_without(smollm2: tuple[Any, Any], name: str) -> None:
+    """Each token is what one pass without a cache over all that comes before it would choose."""
     model, tokenizer = smollm2
     ids = tokenizer("The capital of France is Paris. The capital of Italy is", return_tensors="pt").input_ids
-    with ud.apply(model, name):
-        assert generated(model, ids, 3, use_cache=True) == generated(model, ids, 3, use_cache=False)
+    with ud.apply(model, name), torch.no_grad():
+        found = generated(model, ids, 3, use_cache=True)
+        read = torch.cat([ids, torch.tensor(found)[:, :-1]], 1)
+        assert found == model(read, use_cache=False, logits_to_keep=3).logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize(("kind", "name"), PADDED)

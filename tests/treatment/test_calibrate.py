@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import undilute as ud
-from tests.models.attending import random_model, tokens
+from tests.models.attending import SIZES, random_model, tokens
+from tests.treatment.evaluation.tokenizers import PROSE, tokenizer
 from undilute.errors import InvalidValue, UnknownName
 from undilute.models.intercept import intercepted
 from undilute.rules import EntropyAdaptive, EntropyCurve, LogLength, LogN
 from undilute.treatment.calibration import entropy_curve, length_scales
-from undilute.treatment.calibration.selection import _gated, gate_slopes, restricted, selected
+from undilute.treatment.calibration.selection import _gated, gate_slopes, selected
 from undilute.treatment.calibration.sharpening import BETAS, Sharpened, needed, sharpened
 from undilute.treatment.evaluation.text_loss import losses
-from undilute.treatment.splits import windows
 
 LENGTHS = np.unique(np.geomspace(16, 4096, 200).round().astype(np.int64))
 
@@ -139,10 +140,10 @@ def test_selection_takes_what_lowers_the_loss_most() -> None:
         assert float(losses(model, ids).mean()) == pytest.approx(min(trial.loss for trial in trials), abs=1e-9)
 
 
-def test_a_restricted_plan_keeps_each_heads_own_parameters() -> None:
+def test_a_plan_for_some_heads_keeps_each_heads_own_parameters() -> None:
     model = random_model("llama")
     with ud.apply(model, LogLength(s=torch.tensor([0.1, 0.2, 0.3, 0.4]))) as treated:
-        part = restricted(treated.plan, [(0, 3), (1, 1), (1, 2)])
+        part = treated.plan.only([(0, 3), (1, 1), (1, 2)])
     found = {head: float(rule.scale.s) for head in part.heads if (rule := part.rule_of(*head))}  # type: ignore[arg-type]
     assert found == pytest.approx({(0, 3): 0.4, (1, 1): 0.2, (1, 2): 0.3})
 
@@ -151,6 +152,34 @@ def test_selecting_heads_for_a_rule_without_parameters() -> None:
     plan = ud.calibrate(random_model("llama"), None, tokens(400), "top-k", length=128, select=True)
     assert plan.made["selected"] == len(plan.heads) <= plan.made["candidates"] == 8
     assert next(trial["heads"] for trial in plan.made["tried"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("llama", {"heads": [], "rule": "ssmax"}),
+        ("llama", {"heads": [], "rule": "top-k"}),
+        ("mistral", {"rule": "ssmax"}),  # every layer has a sliding window, which holds by itself
+    ],
+)
+def test_there_is_nothing_to_select_among_no_heads(kind: str, options: dict[str, Any]) -> None:
+    plan = ud.calibrate(random_model(kind), None, tokens(400), length=128, select=True, **options)
+    assert plan.heads == []
+    assert (plan.made["selected"], plan.made["tried"]) == (0, [])
+
+
+def test_windows_begin_as_the_tokenizer_begins_a_text() -> None:
+    used = tokenizer("marked")
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | {"vocab_size": len(used)})).eval()
+    read: list[torch.Tensor] = []
+    hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+    ud.calibrate(model, used, PROSE, length=128)
+    hook.remove()
+    mark = used.convert_tokens_to_ids("<s>")
+    windows = [ids for ids in read if ids.shape[1] == 128]
+    assert len(windows) == 2
+    assert all((ids == mark).nonzero().tolist() == [[0, 0]] for ids in windows)
 
 
 @pytest.fixture(scope="module")
@@ -174,8 +203,8 @@ def test_the_refitted_curve_acts_where_the_published_one_does_nothing(two_layers
         assert betas[0] == 1.0
         assert bool((betas.diff() >= 0).all())
         assert bool((betas <= BETAS[-1]).all())
-    ids = tokenizer(text[-40_000:], return_tensors="pt").input_ids[:, :4096]
-    assert ids.shape[1] == 4096
+    ids = tokenizer(text[-20_000:], return_tensors="pt").input_ids[:, :2048]
+    assert ids.shape[1] == 2048
 
     def captured(treatment: Any) -> np.ndarray[Any, Any]:
         with torch.no_grad(), ud.apply(model, treatment), ud.capture(model, rows=12, measures=["entropy"]) as c:
@@ -204,7 +233,7 @@ def test_the_refitted_curve_acts_where_the_published_one_does_nothing(two_layers
         ({"length": 4096}, "length = 4,096: LlamaForCausalLM reads at most 128"),
         (
             {"reference": 100},
-            "reference = 100: must be from 32, where .* half of the length, 64",
+            "reference = 100: must be from 32, so that .* to half of the length, 64",
         ),
         ({"reference": 20}, "reference = 20: must be from 32"),
         ({"heads": "layers.9.*"}, r"no head matches 'layers.9.\*'"),
@@ -213,6 +242,7 @@ def test_the_refitted_curve_acts_where_the_published_one_does_nothing(two_layers
         ({"text": "words"}, "tokenizer = None"),
         ({"text": 5}, "text is a int"),
         ({"text": torch.zeros(3, 3)}, "text has shape"),
+        ({"text": torch.arange(400)}, "text holds token ids from 0 to 399: LlamaForCausalLM knows 0 to 59"),
     ],
 )
 def test_bad_input_is_named(options: dict[str, Any], message: str) -> None:
@@ -231,6 +261,15 @@ def test_windows_hold_by_themselves_and_encoders_are_refused(preset: str) -> Non
         ud.calibrate(random_model("bert"), None, tokens(400), preset, length=128)
 
 
+def test_heads_are_selected_by_a_loss_that_only_causal_models_have() -> None:
+    given: dict[str, Any] = {"rule": "top-k", "length": 128, "select": True}
+    with pytest.raises(InvalidValue, match="BertModel predicts no next token"):
+        ud.calibrate(random_model("bert"), None, tokens(400), **given)
+    encoder = transformers.BertForMaskedLM(random_model("bert").config).eval()  # has a head, but of another kind
+    with pytest.raises(InvalidValue, match="BertForMaskedLM looks ahead"):
+        ud.calibrate(encoder, None, tokens(400), **given)
+
+
 def test_log_n_leaves_rows_up_to_the_reference_alone() -> None:
     made, _ = length_scales.log_n(one_key_before_equal_others(2.0), [0], 256, falls=False)
     assert isinstance(made.scale, LogN)
@@ -242,12 +281,3 @@ def test_log_n_leaves_rows_up_to_the_reference_alone() -> None:
 def test_unknown_rules_are_named() -> None:
     with pytest.raises(UnknownName, match="ssmacks"):
         ud.calibrate(random_model("llama"), None, tokens(400), "ssmacks")
-
-
-def test_windows_are_apart_and_within_the_text() -> None:
-    cut = windows(torch.arange(100), 30, 3, "it")
-    assert cut.shape == (3, 30)
-    assert cut[0, 0] == 0
-    assert cut[-1, -1] == 99
-    assert (cut[1:, 0] > cut[:-1, -1]).all()
-    assert windows(torch.arange(70), 30, 5, "it").shape == (2, 30)

@@ -19,16 +19,16 @@ from undilute.diagnosis.kinds import Thresholds
 from undilute.diagnosis.result import Diagnosis, Subject
 from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
 from undilute.errors import InvalidValue
+from undilute.models import texts
 from undilute.models.capture import Capture, LayerSample, X, capture
 from undilute.models.forward_pass import evaluating, forward_pass
-from undilute.models.intercept import check_supported
-from undilute.models.limits import maximum_length
+from undilute.models.intercept import check_attended, check_supported
+from undilute.models.limits import maximum_length, readable_length
 from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-USUAL_LENGTH = 2048
 USUAL_TARGET = 131_072
 USUAL_ROWS = 64  # of each head, nine in each octave of n at 2,048 tokens: more rows of one text add little
 FEWEST_ROWS = 16
@@ -124,17 +124,14 @@ def tokens(
     tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, model: PreTrainedModel, length: int | None
 ) -> Tensor:
     """The token ids to read: (tokens,)."""
-    limit = maximum_length(model)
     if length is not None and count("length", length) < SHORTEST_LENGTH:
         raise InvalidValue(
             f"length = {length}: must be at least {SHORTEST_LENGTH} tokens, or there is no curve to fit."
         )
-    if length is not None and limit is not None and length > limit:
-        raise InvalidValue(f"length = {length:,}: {type(model).__name__} reads at most {limit:,} tokens.")
-    wanted = length or min(USUAL_LENGTH, limit or USUAL_LENGTH)
+    wanted = readable_length(model, length)
     if not isinstance(text, str | Tensor):
         raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
-    ids = _checked(text, model) if isinstance(text, Tensor) else _tokenised(tokenizer, text, wanted)
+    ids = texts.known_tokens(text if isinstance(text, Tensor) else _tokenised(tokenizer, text, wanted), model)
     if len(ids) < (length or SHORTEST_LENGTH):
         raise InvalidValue(
             f"the text has {len(ids):,} tokens: must be at least {length or SHORTEST_LENGTH:,}; give a longer text"
@@ -151,11 +148,7 @@ def measured(
         probe = replace(capturing, rows=2, measures=[], on_layer=None)
         with probe:
             forward_pass(model, ids[: min(4, len(ids))])
-        if not probe.layers:
-            raise InvalidValue(
-                f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its "
-                "attention cannot be read from outside."
-            )
+        check_attended(model, len(probe.layers))
         if any(layer.looks_ahead for layer in probe.layers):
             capturing = replace(capturing, rows=min(capturing.rows, ENCODER_ROWS))
             inputs = [_shortened(tokenizer, ids, length) for length in encoder_lengths(len(ids))]
@@ -184,22 +177,6 @@ def pieces(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor) -> list[str]:
     if tokenizer is None:
         return [f" {number}" for number in ids.tolist()]
     return [str(tokenizer.decode([number])) for number in ids.tolist()]
-
-
-def _checked(ids: Tensor, model: PreTrainedModel) -> Tensor:
-    """Token ids that the model has embeddings for."""
-    if ids.ndim != 1:
-        raise InvalidValue(f"text has shape {tuple(ids.shape)}: token ids must be one sequence, (tokens,).")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InvalidValue(f"text is a tensor of {ids.dtype}: token ids must be whole numbers.")
-    embeddings: Any = model.get_input_embeddings()
-    known = int(embeddings.num_embeddings)
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
-        raise InvalidValue(
-            f"text holds token ids from {int(ids.min())} to {int(ids.max())}: {type(model).__name__} knows 0 to "
-            f"{known - 1}."
-        )
-    return ids
 
 
 def _tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:

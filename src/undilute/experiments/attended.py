@@ -25,8 +25,8 @@ from undilute.errors import InvalidValue
 from undilute.models import loading, texts
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, forward_pass
-from undilute.models.intercept import Attention, intercepted
-from undilute.models.limits import maximum_length
+from undilute.models.intercept import Attention, check_attended, intercepted
+from undilute.models.limits import readable_length
 from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
@@ -112,11 +112,7 @@ def each_layer(
         if x == "embedding":
             recorder.embeddings = model.get_input_embeddings()(ids.to(model.device))
         forward_pass(model, ids)
-    if not recorder.layers:
-        raise InvalidValue(
-            f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its "
-            "attention cannot be read from outside."
-        )
+    check_attended(model, recorder.layers)
 
 
 def selected_from(x: str, name: str = "--x") -> X:
@@ -148,10 +144,7 @@ def loaded(
     paths = [text] if isinstance(text, str) else text
     words = texts.read([Path(path).expanduser() for path in paths])
     network, tokenizer = _named(model)
-    limit = maximum_length(network)
-    if limit is not None and length > limit:
-        raise InvalidValue(f"{option} = {length:,}: {type(network).__name__} reads at most {limit:,} tokens.")
-    return network, tokens(tokenizer, words, network, length)
+    return network, tokens(tokenizer, words, network, readable_length(network, length, name=option))
 
 
 @lru_cache(maxsize=1)

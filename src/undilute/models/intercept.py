@@ -190,6 +190,16 @@ def check_supported(model: object) -> None:
         )
 
 
+def check_attended(model: nn.Module, calls: int) -> None:
+    """Raise if a pass through ``model`` has shown no attention call at all."""
+    if calls == 0:
+        raise InvalidValue(
+            f"{type(model).__name__} made no attention call through transformers' AttentionInterface, so its attention "
+            "can be neither read nor changed from outside: must be a model that attends, with an implementation that "
+            "goes through it, such as attn_implementation='sdpa'."
+        )
+
+
 def _configurations(model: nn.Module) -> list[Any]:
     """Every configuration of the model and its parts that names an attention implementation."""
     found = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from undilute.errors import InvalidValue
+from undilute.rules.parameters import count
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+USUAL_LENGTH = 2048  # tokens to read where nobody says how many
 STATED_AS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx")
 
 
@@ -34,6 +38,31 @@ def maximum_length(model: PreTrainedModel) -> int | None:
     if length is None:
         return None
     return length - _positions_never_used(model)
+
+
+def readable_length(model: PreTrainedModel, length: int | None = None, *, name: str = "length") -> int:
+    """``length``, if the model reads so many tokens at once; without one 2,048, or as many as the model reads.
+
+    Parameters
+    ----------
+    model : a Hugging Face model
+    length : tokens, at least 1
+    name : what an error calls the length
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> model = GPT2Model(GPT2Config(n_positions=48, n_embd=8, n_layer=1, n_head=2, vocab_size=9))
+    >>> readable_length(model), readable_length(model, 32)
+    (48, 32)
+    """
+    limit = maximum_length(model)
+    if length is None:
+        return min(USUAL_LENGTH, limit or USUAL_LENGTH)
+    wanted = count(name, length)
+    if limit is not None and wanted > limit:
+        raise InvalidValue(f"{name} = {wanted:,}: {type(model).__name__} reads at most {limit:,} tokens.")
+    return wanted
 
 
 def _positions_never_used(model: PreTrainedModel) -> int:

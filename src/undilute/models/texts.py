@@ -1,11 +1,18 @@
-"""Which text does a model read?  The user's files, or prose that every CPython ships."""
+"""Which text does a model read?  The user's files, prose that every CPython ships, or token ids that it knows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from undilute.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def shipped() -> str:
@@ -27,6 +34,35 @@ def read(paths: Sequence[Path]) -> str:
     if not text.strip():
         raise InvalidValue(f"{', '.join(map(str, paths))}: there is no text in it; give a file with text to read.")
     return text
+
+
+def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
+    """Token ids as they are; an error unless they are one sequence of tokens that the model has embeddings for.
+
+    Parameters
+    ----------
+    ids : (tokens,) whole numbers
+    model : a Hugging Face model
+
+    Examples
+    --------
+    >>> from transformers import GPT2Config, GPT2Model
+    >>> known_tokens(torch.tensor([0, 8]), GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9)))
+    tensor([0, 8])
+    """
+    if ids.ndim != 1 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InvalidValue(
+            f"text has shape {tuple(ids.shape)} and dtype {ids.dtype}: token ids must be one sequence of whole "
+            "numbers, (tokens,)."
+        )
+    embeddings: Any = model.get_input_embeddings()
+    known = int(embeddings.num_embeddings)
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
+        raise InvalidValue(
+            f"text holds token ids from {int(ids.min())} to {int(ids.max())}: {type(model).__name__} knows 0 to "
+            f"{known - 1}."
+        )
+    return ids
 
 
 def _read(path: Path) -> str:

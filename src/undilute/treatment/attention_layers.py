@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, forward_pass
-from undilute.models.intercept import Attention, function_of, intercepted
+from undilute.models.intercept import Attention, check_attended, function_of, intercepted
 from undilute.models.reasons import one_line
 from undilute.treatment.patterns import Layer
 
@@ -57,11 +57,7 @@ def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
                 f"{type(model).__name__} cannot be run on token ids alone ({one_line(error)}): must be a language "
                 "model or a text encoder."
             ) from None
-    if not calls:
-        raise InvalidValue(
-            f"{type(model).__name__} made no attention call through transformers' AttentionInterface: its attention "
-            "cannot be changed from outside."
-        )
+    check_attended(model, len(calls))
     return calls
 
 

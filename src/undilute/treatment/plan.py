@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from undilute.report import files
 from undilute.rules.base import Rule
 from undilute.rules.data import from_data, to_data
 from undilute.treatment.attention_layers import first_calls, layers_of
-from undilute.treatment.patterns import Layer
+from undilute.treatment.patterns import Head, Layer, by_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -97,6 +97,12 @@ class Plan:
             if each.layer == layer and head in each.heads:
                 return each.only([head]).rule
         return None
+
+    def only(self, heads: Sequence[Head]) -> Plan:
+        """The plan for some of its heads; the others keep their softmax."""
+        own = by_layer(heads)
+        left = [(each, [head for head in each.heads if head in own.get(each.layer, ())]) for each in self.assignments]
+        return replace(self, assignments=[each.only(kept) for each, kept in left if kept])
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Plan:

@@ -29,19 +29,33 @@ def halves(ids: Tensor) -> tuple[Tensor, Tensor]:
 def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor) -> Tensor:
     """All token ids of a text, (tokens,), without special tokens; token ids are returned as they are."""
     if isinstance(text, Tensor):
-        if text.ndim != 1 or text.is_floating_point() or text.is_complex() or text.dtype == torch.bool:
-            raise InvalidValue(
-                f"text has shape {tuple(text.shape)} and dtype {text.dtype}: token ids must be one sequence of whole "
-                "numbers, (tokens,)."
-            )
         return text
     if not isinstance(text, str):
         raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
     if tokenizer is None:
         raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
-    encoded: Any = tokenizer(text, return_tensors="pt", add_special_tokens=False, truncation=False, verbose=False)
-    ids: Tensor = encoded["input_ids"][0]
-    return ids.long()
+    return torch.tensor(encoded(tokenizer, text), dtype=torch.int64)
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a text, without any that the tokenizer puts around it."""
+    found: Any = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+    return [int(token) for token in found["input_ids"]]
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
+    """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence mark; usually one or none.
+
+    Models that were trained with it do badly without. There are none if there is no tokenizer.
+    """
+    if tokenizer is None:
+        return ()
+    plain = encoded(tokenizer, "a")
+    marked: list[int] = tokenizer("a")["input_ids"]
+    for number in range(len(marked) - len(plain) + 1):
+        if marked[number : number + len(plain)] == plain:
+            return tuple(marked[:number])
+    return ()
 
 
 def fingerprint(ids: Tensor) -> str:
@@ -49,7 +63,7 @@ def fingerprint(ids: Tensor) -> str:
     return hashlib.sha256(ids.cpu().numpy().tobytes()).hexdigest()
 
 
-def windows(ids: Tensor, length: int, count: int, what: str) -> Tensor:
+def windows(ids: Tensor, length: int, count: int, what: str, *, start: tuple[int, ...] = ()) -> Tensor:
     """Up to ``count`` windows of ``length`` tokens each, evenly spread and apart: (windows, length).
 
     Parameters
@@ -57,17 +71,25 @@ def windows(ids: Tensor, length: int, count: int, what: str) -> Tensor:
     ids : (tokens,)
     length, count : of the windows; fewer if there are not enough tokens, at least one
     what : these tokens in words, for the error if there is not even one
+    start : tokens that begin every window and are part of its length, from :func:`beginning`
 
     Examples
     --------
     >>> windows(torch.arange(10), 3, 2, "the text")
     tensor([[0, 1, 2],
             [7, 8, 9]])
+    >>> windows(torch.arange(10), 3, 2, "the text", start=(99,))
+    tensor([[99,  0,  1],
+            [99,  8,  9]])
     """
-    if len(ids) < length:
+    own = length - len(start)
+    if own < 1:
+        raise InvalidValue(f"length = {length}: must be more than the {len(start)} tokens that start every window.")
+    if len(ids) < own:
         raise InvalidValue(
-            f"{what} has {len(ids):,} tokens: must have at least {length:,}; give a longer text or a smaller length."
+            f"{what} has {len(ids):,} tokens: must have at least {own:,}; give a longer text or a smaller length."
         )
-    number = min(count, len(ids) // length)
-    starts = torch.linspace(0, len(ids) - length, number).round().long()
-    return torch.stack([ids[start : start + length] for start in starts.tolist()])
+    number = min(count, len(ids) // own)
+    before = torch.tensor(start, dtype=ids.dtype, device=ids.device)
+    places = torch.linspace(0, len(ids) - own, number).round().long().tolist()
+    return torch.stack([torch.cat([before, ids[place : place + own]]) for place in places])

@@ -113,6 +113,8 @@ def test_the_length_is_what_the_model_reads() -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(InvalidValue, match="the text has 100 tokens: 2 windows of 640 need 1,280"):
         evaluate(reader(), None, tokens(100), length=LENGTH, haystacks=0)
+    with pytest.raises(InvalidValue, match="text holds token ids from 7 to 99999: LlamaForCausalLM knows 0 to"):
+        evaluate(reader(), None, torch.full((2000,), 7).index_fill(0, torch.tensor([5]), 99_999), length=LENGTH)
     with pytest.raises(InvalidValue, match="needed to hide needles"):
         evaluate(reader(), None, tokens(2000), length=LENGTH)
     with pytest.raises(InvalidValue, match="seed = -1"):

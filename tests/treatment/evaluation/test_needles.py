@@ -13,8 +13,9 @@ from undilute.errors import InvalidValue
 from undilute.treatment.evaluation import words
 from undilute.treatment.evaluation.needles import Haystack, Question, haystacks, shortest
 from undilute.treatment.evaluation.outcome import TASKS
-from undilute.treatment.evaluation.pieces import Hay, beginning, continuation, encoded, sentences
+from undilute.treatment.evaluation.pieces import Hay, continuation, sentences
 from undilute.treatment.evaluation.words import KINDS, NAMES, THINGS, Words
+from undilute.treatment.splits import beginning, encoded
 
 LENGTHS = {kind: (700, 901) if kind == "words" else (1400, 1600) for kind in KINDS_OF_TOKENIZERS}
 HIDDEN = re.compile(r"(?:The|One of the) (?:special|favourite)[^.]*\.")

@@ -32,22 +32,16 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
         made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
         made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # no token goes beyond a word
         trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=["<unk>"], show_progress=False)
-        made.train_from_iterator(_corpus(), trainer)
+        made.train_from_iterator(_corpus(PROSE[:4000]), trainer)
         made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
         return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
     if kind == "words":
         made = Tokenizer(models.WordLevel(unk_token="<unk>"))
         made.pre_tokenizer = pre_tokenizers.Whitespace()
-        made.train_from_iterator(_corpus(), trainers.WordLevelTrainer(special_tokens=["<unk>"], show_progress=False))
+        trainer = trainers.WordLevelTrainer(special_tokens=["<unk>"], show_progress=False)
+        made.train_from_iterator(_corpus(PROSE[:4000]), trainer)
         return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
-    size = 256 if kind == "bytes" else VOCABULARY
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        _corpus(), trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    )
+    made = byte_level(PROSE[:4000], 256 if kind == "bytes" else VOCABULARY)
     if kind == "marked":
         made.add_special_tokens(["<s>", "</s>"])
         marks = [(mark, made.token_to_id(mark)) for mark in ("<s>", "</s>")]
@@ -55,10 +49,21 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-def _corpus() -> list[str]:
+def byte_level(text: str, size: int) -> Tokenizer:
+    """Of ``size`` tokens, trained on a text and on what needles are made of."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(_corpus(text), trainer)
+    return made
+
+
+def _corpus(text: str) -> list[str]:
     words = [*NAMES, *THINGS, *(word for kind in KINDS.values() for word in kind), *KINDS]
     sentences = [
         f"The special word of {word} is {word}. One of the special words of {word} is. The favourite {word}"
         for word in words
     ]
-    return [PROSE[:4000], *sentences]
+    return [text, *sentences]

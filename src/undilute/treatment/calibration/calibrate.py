@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from undilute.diagnosis.diagnose import SHORTEST_LENGTH, USUAL_LENGTH
+from undilute.diagnosis.diagnose import SHORTEST_LENGTH
 from undilute.errors import InvalidValue
+from undilute.experiments.experiment import Progress, quiet
+from undilute.models.attention_call import AttentionCall
 from undilute.models.capture import SHORTEST
 from undilute.models.intercept import check_supported
-from undilute.models.limits import maximum_length
+from undilute.models.limits import readable_length
+from undilute.models.texts import known_tokens
 from undilute.rules import registry
 from undilute.rules.base import Rule
 from undilute.rules.parameters import count
@@ -23,15 +25,14 @@ from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import selected
 from undilute.treatment.calibration.sharpening import Hold, Sharpened, sharpened
-from undilute.treatment.evaluation.pieces import beginning
+from undilute.treatment.evaluation.text_loss import check_head
 from undilute.treatment.patterns import Head, by_layer, heads_of
 from undilute.treatment.plan import Assignment, Plan
-from undilute.treatment.splits import fingerprint, halves, tokenised, windows
+from undilute.treatment.splits import beginning, fingerprint, halves, tokenised, windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Progress = Callable[[float, str], None]
 Fit = Callable[[Sharpened, Sequence[int], int, bool], tuple[Rule, NDArray[np.float64]]]
 FITS: dict[str, Fit] = {
     "ssmax": length_scales.log_length,
@@ -41,6 +42,7 @@ FITS: dict[str, Fit] = {
 WINDOWS = 2
 OCTAVES = 3  # from the reference length to the length, by default
 SHORTEST_REFERENCE = 2 * SHORTEST  # so that there are rows on both sides of it
+FITTING = 0.4  # of the time, if heads are selected afterwards
 
 
 def calibrate(
@@ -69,7 +71,7 @@ def calibrate(
         widest they are up to ``reference``; any other rule has nothing to fit, and needs ``select``. Layers whose
         sliding window is shorter than twice the reference hold by themselves and are left alone
     heads : a pattern, or patterns, pairs (layer, head) or heads of a diagnosis (``d.heads.diluting``); all by default
-    length : tokens of a window; by default 2,048, or what the model and the text have
+    length : tokens of a window; by default 2,048, or as many as the model reads
     reference : the length at which the head is as sharp as it should be; by default an eighth of ``length``
     hold : for "ssmax" and "logn": the "top" weight, sink left out, or the "entropy" of the row
     select : keep only those heads whose treatment lowers the next-token loss of the calibration text
@@ -89,33 +91,17 @@ def calibrate(
     >>> plan.summary
     'adaptive, calibrated at 256 tokens, for 4 of 8 heads of GPT2LMHeadModel.'
     """
-    check_supported(model)
-    progress = on_progress or (lambda share, doing: None)
-    registry.preset(rule)
-    if hold not in get_args(Hold):
-        raise InvalidValue(f"hold = {hold!r}: must be {' or '.join(map(repr, get_args(Hold)))}.")
-    if rule not in FITS and not select:
-        raise InvalidValue(
-            f"rule = {rule!r} has no parameter that is fitted: must be {', '.join(FITS)}; or select = True chooses the "
-            "heads that are better off with it."
-        )
+    _check(model, rule, hold, select)
     calls = first_calls(model)
-    layers = layers_of(calls)
-    chosen = heads_of("*" if heads is None else heads, layers)
+    _check_causal(model, calls)
+    chosen = heads_of("*" if heads is None else heads, layers_of(calls))
     length, reference = _lengths(model, length, reference)
-    ids, _ = halves(tokenised(tokenizer, text))
-    start = torch.tensor(() if tokenizer is None else beginning(tokenizer), dtype=torch.int64)
-    read = windows(ids, length - len(start), WINDOWS, "the first half of the text, which calibration reads,")
-    read = torch.cat([start.expand(len(read), -1), read], 1)
-    share = 0.4 if select else 1.0
-
-    def fitting(part: float, doing: str) -> None:
-        progress(share * part, doing)
-
-    if rule in FITS:
-        assignments, figures = _fitted(model, rule, hold, read, reference, chosen, fitting)
-    else:
-        assignments, figures = _as_it_is(rule, chosen), {}
+    ids, _ = halves(known_tokens(tokenised(tokenizer, text), model))
+    what = "the first half of the text, which calibration reads,"
+    read = windows(ids, length, WINDOWS, what, start=beginning(tokenizer))
+    progress = on_progress or quiet
+    fitting = _part(progress, 0.0, FITTING if select else 1.0)
+    assignments, figures = _assigned(model, rule, hold, read, reference, chosen, fitting)
     made = {
         "rule": f"{rule}, calibrated at {length:,} tokens," if rule in FITS else rule,
         "preset": rule,
@@ -126,35 +112,52 @@ def calibrate(
         "text": fingerprint(ids),
         **figures,
     }
-    plan = Plan(type(model).__name__, layers, assignments, made)
+    plan = Plan(type(model).__name__, layers_of(calls), assignments, made)
     if select:
-        plan, trials = selected(model, plan, read, lambda part, doing: progress(share + (1 - share) * part, doing))
-        tried = [{"heads": trial.heads, "loss": trial.loss} for trial in trials]
-        plan = replace(plan, made={**plan.made, "candidates": len(chosen), "selected": len(plan.heads), "tried": tried})
+        plan = _selected(model, plan, read, len(chosen), _part(progress, FITTING, 1.0))
     progress(1.0, "calibrated")
     return plan
 
 
+def _check(model: PreTrainedModel, rule: str, hold: Hold, select: bool) -> None:
+    """Say what can be said before the model is run."""
+    check_supported(model)
+    registry.preset(rule)
+    if hold not in get_args(Hold):
+        raise InvalidValue(f"hold = {hold!r}: must be {' or '.join(map(repr, get_args(Hold)))}.")
+    if rule not in FITS and not select:
+        raise InvalidValue(
+            f"rule = {rule!r} has no parameter that is fitted: must be {', '.join(FITS)}; or select = True chooses the "
+            "heads that are better off with it."
+        )
+    if select:
+        check_head(model)
+
+
+def _check_causal(model: PreTrainedModel, calls: Mapping[str, AttentionCall]) -> None:
+    if any(call.looks_ahead for call in calls.values()):
+        raise InvalidValue(
+            f"{type(model).__name__} looks ahead, so all its rows see the whole input: to fit a rule to how a head "
+            "changes with the length, or to the loss of the next token, it must be a causal model."
+        )
+
+
 def _lengths(model: PreTrainedModel, length: int | None, reference: int | None) -> tuple[int, int]:
     """Length of a window and reference length, checked."""
-    limit = maximum_length(model)
-    if length is None:
-        length = min(USUAL_LENGTH, limit or USUAL_LENGTH)
-    if count("length", length) < SHORTEST_LENGTH:
+    length = readable_length(model, length)
+    if length < SHORTEST_LENGTH:
         raise InvalidValue(f"length = {length}: must be at least {SHORTEST_LENGTH} tokens, or there is nothing to fit.")
-    if limit is not None and length > limit:
-        raise InvalidValue(f"length = {length:,}: {type(model).__name__} reads at most {limit:,} tokens.")
     if reference is None:
         reference = max(length >> OCTAVES, SHORTEST_REFERENCE)
     if not SHORTEST_REFERENCE <= count("reference", reference) <= length // 2:
         raise InvalidValue(
-            f"reference = {reference:,}: must be from {SHORTEST_REFERENCE}, where the rows that are measured begin, to "
-            f"half of the length, {length // 2:,}, so that there are longer rows to hold."
+            f"reference = {reference:,}: must be from {SHORTEST_REFERENCE}, so that shorter rows are measured as well, "
+            f"to half of the length, {length // 2:,}, so that there are longer rows to hold."
         )
     return length, reference
 
 
-def _fitted(
+def _assigned(
     model: PreTrainedModel,
     rule: str,
     hold: Hold,
@@ -163,6 +166,9 @@ def _fitted(
     chosen: Sequence[Head],
     progress: Progress,
 ) -> tuple[list[Assignment], dict[str, Any]]:
+    """The rule for every chosen head, fitted if it has something to fit, and figures about the fit."""
+    if rule not in FITS:
+        return [Assignment(index, tuple(heads), registry.get(rule)) for index, heads in by_layer(chosen).items()], {}
     measured = sharpened(
         model,
         read,
@@ -179,8 +185,16 @@ def _fitted(
     return assignments, {"largest_factor": factors}
 
 
-def _as_it_is(rule: str, chosen: Sequence[Head]) -> list[Assignment]:
-    return [Assignment(index, tuple(heads), registry.get(rule)) for index, heads in by_layer(chosen).items()]
+def _selected(model: PreTrainedModel, plan: Plan, read: Tensor, candidates: int, progress: Progress) -> Plan:
+    """The plan for the heads that lower the loss, with what was tried."""
+    kept, trials = selected(model, plan, read, progress)
+    tried = [{"heads": trial.heads, "loss": trial.loss} for trial in trials]
+    return replace(kept, made={**kept.made, "candidates": candidates, "selected": len(kept.heads), "tried": tried})
+
+
+def _part(progress: Progress, begin: float, end: float) -> Progress:
+    """Progress through a part of the work, as progress through all of it."""
+    return lambda share, doing: progress(begin + (end - begin) * share, doing)
 
 
 def _held(rule: str, hold: Hold) -> str | None:

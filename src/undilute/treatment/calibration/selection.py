@@ -8,20 +8,21 @@ over each window under the real rule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from undilute.experiments.experiment import Progress
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating
 from undilute.models.head_rules import HeadRules
 from undilute.models.intercept import Attention, intercepted
 from undilute.treatment.apply import apply
 from undilute.treatment.evaluation.text_loss import losses
-from undilute.treatment.patterns import Head, by_layer
+from undilute.treatment.patterns import Head
 from undilute.treatment.plan import Plan
 
 if TYPE_CHECKING:
@@ -36,39 +37,28 @@ class Trial:
     loss: float
 
 
-def selected(
-    model: PreTrainedModel, plan: Plan, windows: Tensor, on_progress: Callable[[float, str], None]
-) -> tuple[Plan, list[Trial]]:
+def selected(model: PreTrainedModel, plan: Plan, windows: Tensor, on_progress: Progress) -> tuple[Plan, list[Trial]]:
     """The plan for the heads that lower the loss, perhaps none; and what was tried.
 
     Parameters
     ----------
     model : a causal language model
-    plan : a rule for every candidate
+    plan : a rule for every candidate; if it has none, there is nothing to try
     windows : (windows, tokens) of the calibration text
     on_progress : (share, what is under way)
     """
+    if not plan.heads:
+        return plan, []
     slopes = gate_slopes(model, plan, windows, lambda share: on_progress(share / 3, "ranking heads"))
     order = sorted((head for head in plan.heads if slopes[head] < 0), key=lambda head: (slopes[head], head))
     sizes = sorted({0, len(order), *(2**power for power in range(len(order).bit_length()))})
     trials = []
     for number, size in enumerate(sizes):
         on_progress((1 + 2 * number / len(sizes)) / 3, f"trying {size} heads")
-        with apply(model, restricted(plan, order[:size])):
+        with apply(model, plan.only(order[:size])):
             trials.append(Trial(size, float(losses(model, windows).mean())))
     best = min(trials, key=lambda trial: (trial.loss, trial.heads))
-    return restricted(plan, order[: best.heads]), trials
-
-
-def restricted(plan: Plan, heads: Sequence[Head]) -> Plan:
-    """The plan for some of its heads only."""
-    own = by_layer(heads)
-    kept = []
-    for each in plan.assignments:
-        left = [head for head in each.heads if head in own.get(each.layer, ())]
-        if left:
-            kept.append(each.only(left))
-    return replace(plan, assignments=kept)
+    return plan.only(order[: best.heads]), trials
 
 
 def gate_slopes(

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from undilute.errors import InvalidValue
 from undilute.measures.registry import Measure
 from undilute.measures.rows import Rows, Settings
 from undilute.models.capture import Capture
@@ -94,11 +93,6 @@ def sharpened(
         for number, ids in enumerate(windows, start=1):
             forward_pass(model, ids)
             on_window(number)
-    if any(layer.looks_ahead for layer in capturing.layers):
-        raise InvalidValue(
-            f"{type(model).__name__} looks ahead, so all its rows see the whole input: to fit a rule to how a head "
-            "changes with the length, it must be a causal model."
-        )
     return [
         Sharpened(layer.n, np.stack([layer.measures[each.name] for each in measures])) for layer in capturing.layers
     ]

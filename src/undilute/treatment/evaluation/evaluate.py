@@ -20,19 +20,17 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.experiments.experiment import Progress, quiet
-from undilute.models.limits import maximum_length
-from undilute.rules.parameters import count
+from undilute.models.limits import readable_length
+from undilute.models.texts import known_tokens
 from undilute.treatment import splits
 from undilute.treatment.evaluation import needles, recall, text_loss
 from undilute.treatment.evaluation.needles import Haystack
 from undilute.treatment.evaluation.outcome import Answer, Evaluation
-from undilute.treatment.evaluation.pieces import beginning
 from undilute.treatment.evaluation.spread import spread, watching
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-LENGTH = 2048
 WINDOWS = 2
 HAYSTACKS = 2
 SHARES = (4, 2, 1)  # a needle's haystack is a quarter, half or all of the length
@@ -112,12 +110,11 @@ def prepare(
     Material
         The same for the same arguments.
     """
-    length = _length(model, length)
+    length = readable_length(model, length)
     if not isinstance(seed, int) or seed < 0:
         raise InvalidValue(f"seed = {seed!r}: must be a whole number, 0 or more.")
-    ids = splits.tokenised(tokenizer, text)
-    start = () if tokenizer is None else beginning(tokenizer)
-    read = text_loss.windows(ids, length, windows, start=start)
+    ids = known_tokens(splits.tokenised(tokenizer, text), model)
+    read = text_loss.windows(ids, length, windows, start=splits.beginning(tokenizer))
     if haystacks == 0:
         return Material(read, ())
     if tokenizer is None:
@@ -174,14 +171,6 @@ class _Reporter:
         self.done += tokens
 
 
-def _length(model: PreTrainedModel, length: int | None) -> int:
-    limit = maximum_length(model)
-    wanted = min(LENGTH, limit or LENGTH) if length is None else count("length", length)
-    if limit is not None and wanted > limit:
-        raise InvalidValue(f"length = {wanted:,}: {type(model).__name__} reads at most {limit:,} tokens.")
-    return wanted
-
-
 def _lengths(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int, lengths: Sequence[int] | None
 ) -> list[int]:
@@ -189,4 +178,4 @@ def _lengths(
     if lengths is None:
         least = needles.shortest(tokenizer)
         return [length // share for share in SHARES if length // share >= least]
-    return sorted({_length(model, each) for each in lengths})
+    return sorted({readable_length(model, each) for each in lengths})

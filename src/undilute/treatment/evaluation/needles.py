@@ -27,8 +27,9 @@ from torch import Tensor
 from undilute.errors import InvalidValue
 from undilute.rules.parameters import count
 from undilute.treatment.evaluation.outcome import TASKS, Task
-from undilute.treatment.evaluation.pieces import Hay, beginning, continuation
+from undilute.treatment.evaluation.pieces import Hay, continuation
 from undilute.treatment.evaluation.words import KINDS, NAMES, THINGS, Generator, Words, names, standing_in
+from undilute.treatment.splits import beginning
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from undilute.errors import InvalidValue
+from undilute.treatment.splits import encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,12 +34,6 @@ def sentences(text: str) -> list[str]:
     return [part for piece in BORDER.split(text) for part in WORDS.findall(piece)]
 
 
-def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The tokens of a text, without any that the tokenizer puts around it."""
-    found: Any = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
-    return [int(token) for token in found["input_ids"]]
-
-
 def continuation(tokenizer: PreTrainedTokenizerBase, text: str, before: str = ".") -> list[int]:
     """The tokens of ``text`` where it follows ``before``.
 
@@ -55,19 +50,6 @@ def continuation(tokenizer: PreTrainedTokenizerBase, text: str, before: str = ".
     """
     start, whole = encoded(tokenizer, before), encoded(tokenizer, before + text)
     return whole[len(start) :] if whole[: len(start)] == start else encoded(tokenizer, text)
-
-
-def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence mark; usually one or none.
-
-    Models that were trained with it do badly without.
-    """
-    plain = encoded(tokenizer, "a")
-    marked: list[int] = tokenizer("a")["input_ids"]
-    for number in range(len(marked) - len(plain) + 1):
-        if marked[number : number + len(plain)] == plain:
-            return tuple(marked[:number])
-    return ()
 
 
 class Hay:

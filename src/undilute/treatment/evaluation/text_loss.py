@@ -55,17 +55,13 @@ def windows(ids: Tensor, length: int, number: int, *, start: tuple[int, ...] = (
     """
     if count("length", length) < 2:
         raise InvalidValue(f"length = {length}: must be at least 2 tokens, or there is no next one to predict.")
-    own = length - len(start)
-    if own < 1:
-        raise InvalidValue(f"length = {length}: must be more than the {len(start)} tokens that start every window.")
-    needed = own * count("windows", number)
+    needed = (length - len(start)) * count("windows", number)
     if len(ids) < needed:
         raise InvalidValue(
             f"the text has {len(ids):,} tokens: {number} windows of {length:,} need {needed:,}; give a longer text, "
             "fewer windows or a smaller length."
         )
-    before = torch.tensor(start, dtype=ids.dtype, device=ids.device).expand(number, -1)
-    return torch.cat([before, splits.windows(ids, own, number, "the text")], 1)
+    return splits.windows(ids, length, number, "the text", start=start)
 
 
 def position_buckets(length: int) -> list[tuple[int, int]]:
@@ -96,6 +92,17 @@ def position_buckets(length: int) -> list[tuple[int, int]]:
     return buckets
 
 
+def check_head(model: PreTrainedModel) -> Any:
+    """The language-model head; an error if there is none, since nothing is predicted then."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is None or getattr(model.config, "is_encoder_decoder", False):
+        raise InvalidValue(
+            f"{type(model).__name__} predicts no next token: must be a causal language model with its head, such as "
+            "LlamaForCausalLM."
+        )
+    return head
+
+
 def losses(
     model: PreTrainedModel, ids: Tensor, *, on_window: Callable[[int], None] | None = None
 ) -> NDArray[np.float64]:
@@ -120,7 +127,7 @@ def losses(
     >>> losses(model, ids).shape
     (2, 19)
     """
-    _check_head(model)
+    check_head(model)
     rows = []
     with torch.inference_mode(), evaluating(model):
         for done, window in enumerate(ids.to(model.device), start=1):
@@ -157,7 +164,7 @@ def _logits_in_chunks(model: PreTrainedModel, ids: Tensor) -> Iterator[tuple[int
         yield 0, model(input_ids=ids).logits[0]
         return
     output = body(input_ids=ids, use_cache=False)
-    vocabulary = _check_head(model).weight.shape[0]
+    vocabulary = check_head(model).weight.shape[0]
     step = max(1, CHUNK // int(vocabulary))
     for first in range(0, ids.shape[1], step):
         part = copy.copy(output)
@@ -177,14 +184,3 @@ def _returning(body: nn.Module, output: Any) -> Iterator[None]:
         del body.forward
         if before is not None:
             body.forward = before
-
-
-def _check_head(model: PreTrainedModel) -> Any:
-    """The language-model head, without which nothing is predicted."""
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if head is None or getattr(model.config, "is_encoder_decoder", False):
-        raise InvalidValue(
-            f"{type(model).__name__} predicts no next token: evaluation needs a causal language model with its head, "
-            "such as LlamaForCausalLM."
-        )
-    return head
