@@ -38,7 +38,7 @@ from torch import Tensor, nn
 import undilute as ud
 from undilute import models
 from undilute.models import texts
-from undilute.models.limits import maximum_length
+from undilute.models.limits import readable_length
 from undilute.report import files
 from undilute.rules.parameters import above, count
 from undilute.treatment.apply import Treated
@@ -122,9 +122,7 @@ def learned(treated: Treated) -> str:
 
 def all_windows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: Tensor, length: int) -> Tensor:
     """Everything to learn from, cut into windows that begin as the tokenizer begins a text: (windows, length)."""
-    limit = maximum_length(model)
-    if limit is not None and length > limit:
-        raise ud.InvalidValue(f"--length = {length:,}: {type(model).__name__} reads at most {limit:,} tokens.")
+    readable_length(model, length, name="--length")
     start = beginning(tokenizer)
     return windows(ids, length, max(1, len(ids) // max(1, length - len(start))), start=start)
 
