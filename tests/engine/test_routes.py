@@ -131,6 +131,7 @@ LEARNED = {
     "as-entmax": lambda t: Rule(rules.PowLogLength(t, t), Entmax(1.5)),
     "as-entmax per row": lambda t: Rule(rules.PowLogLength(t[:, None, None].expand(3, 11, 1), 0.3), Entmax(1.5)),
     "focus, every limit": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t - 2).exp(), (t + 1).exp()),
+    "focus, limits crossed": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t + 1).exp(), (t - 1).exp()),
     "focus, mostly tied": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t - 2).exp(), (t - 1).exp()),
     "focus, mostly sparse": lambda t: rules.Focus(3, 1 + t.sigmoid(), (t + 1).exp(), (t + 2).exp()),
     "sigmoid": lambda t: rules.Sigmoid(t),
@@ -235,7 +236,7 @@ def test_a_support_of_everything_and_ties() -> None:
 def test_focus_among_equal_logits(alpha: float, k: int) -> None:
     """Small whole numbers: every row has ties, at the top, at the threshold and beyond."""
     q, k_, v = (rows(2, 31, 2, seed=13 + i, spread=1.0).round() for i in range(3))
-    for s_max in (0.7, 3.0, 50.0):
+    for s_max in (0.1, 0.7, 3.0, 50.0):  # the first is below s_min
         compare(Rule(map=rules.Focus(k, alpha, 0.3, s_max)), "sparse", q, k_, v, 1e-9, scale=1.0, is_causal=True)
 
 

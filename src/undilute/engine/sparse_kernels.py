@@ -379,6 +379,8 @@ def weigh(
                     value[r, m : m + ties[r]] = 0.0
                 else:
                     start = level
+                    if most < least:  # learned limits may cross: the upper one counts
+                        rates[r], ties[r] = most, -1
             if ties[r] <= 0:
                 t = entmax_threshold(value[r], m, start, top[r], epsilon, rates[r], 64, fast, work, other)
                 m = keep_above(index[r], value[r], m, t)
