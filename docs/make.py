@@ -24,10 +24,11 @@ from undilute.report import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ("forward", "training", "long", "long-training")
+RESULTS = ("forward", "training", "long", "long-training", "focus")
 SUMMARY = ROOT / "docs" / "results" / "smollm2.txt"
 EXPERIMENTS = ROOT / "docs" / "results"
 SHOWN = (16, 64, 256, 1024, 4096, 16384)  # sizes of max retrieval in the README, as printed
+LENGTHS = (64, 256, 1024, 4096)  # of length generalisation
 TREATMENTS = ROOT / "docs" / "treatment"
 COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
@@ -61,8 +62,26 @@ def filled(text: str, tables: dict[str, str]) -> str:
     return text
 
 
+def experiments(text: str) -> str:
+    """docs/focus.md with what it takes from the committed results made anew."""
+    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
+    retrieval, longer = results["max-retrieval"], results["length-generalisation"]
+    speed = speed_report.from_json((ROOT / "benchmarks" / "results" / "focus" / "speed.json").read_text())
+    tables = {
+        "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
+        "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
+        "recall": experiment_markdown.lengths(longer, "recall", LENGTHS),
+        "copying": experiment_markdown.lengths(longer, "copying", LENGTHS),
+        "ceiling": experiment_markdown.ceiling(results["ceiling"]),
+        "inference": experiment_markdown.inference(results["ceiling"]),
+        "treated": treatment_markdown.table([experiment_files.load(TREATMENTS / "focus")]),
+        "speed": speed_report.markdown(speed),
+    }
+    return filled(text, tables)
+
+
 def focus(text: str) -> str:
-    """docs/focus.md with its tables made anew: constants from the theory, every rule by search (half a minute)."""
+    """docs/focus.md with its other tables made anew: constants by theory, every rule by search (half a minute)."""
     found = properties.properties()
     tables = {
         "steepness": property_table.steepness((1.1, 1.25, 1.5, 1.75, 2.0), (2, 4, 8, 16, 64, 256)),
@@ -102,7 +121,7 @@ def main() -> None:
     files.write(ROOT / "docs/audit.md", audit_page.markdown())
     files.write(ROOT / "docs/reproduction.md", reproduction())
     page = ROOT / "docs" / "focus.md"
-    files.write(page, focus(page.read_text()))
+    files.write(page, experiments(focus(page.read_text())))
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)

@@ -191,7 +191,7 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
         [row["loss"] for row in each.tables["loss by position"] if row["rule"] == rule_name]
         for each, rule_name in (
             (result, "calibrated ssmax"),
-            (experiment_files.load(Path("again")), f"{folder}/plan-ssmax.json"),
+            (experiment_files.load(Path("again")), "plan-ssmax"),
         )
     ]
     assert losses[0] == losses[1] != []

@@ -150,7 +150,7 @@ def compare(
         chosen = subject.heads(heads)
         plans: dict[str, Plan | None] = {BASELINE: None}
         for name in names:
-            plans[str(name)] = subject.planned(name, chosen)
+            plans[_short(name, names)] = subject.planned(name, chosen)
         calibrated = {name: subject.calibrated(name, chosen, hold, False, steps) for name in fitted}
         plans |= {_label(name, heads, True, False): plan for name, plan in calibrated.items()}
         evaluations = subject.evaluated(plans, steps)
@@ -158,6 +158,17 @@ def compare(
     settings = {"model": model, "rules": tuple(plans), "heads": heads, **subject.settings}
     result = replace(result, settings=settings, command=_command(context), seconds=time.perf_counter() - start)
     _finish(result, output, {f"plan-{name}.json": plan for name, plan in calibrated.items()})
+
+
+def _short(name: str | Path, names: Sequence[str | Path]) -> str:
+    """What a line is called: a rule by its name, a plan by that of its file, or by its path if another is called so.
+
+    >>> plans = [Path("old/wide.json"), Path("new/wide.json"), Path("plans/narrow.json"), "focus"]
+    >>> [_short(name, plans) for name in plans]
+    ['old/wide.json', 'new/wide.json', 'narrow', 'focus']
+    """
+    stems = [BASELINE, *(Path(other).stem for other in names)]
+    return Path(name).stem if stems.count(Path(name).stem) == 1 else str(name)
 
 
 # ---------------------------------------------------------------- what is treated

@@ -33,9 +33,11 @@ from undilute.experiments.length_generalisation.summary import Outcomes
 from undilute.experiments.length_generalisation.tasks import TASKS, VALUES, chance
 from undilute.experiments.length_generalisation.training import Run, train
 from undilute.experiments.length_generalisation.transformer import POSITIONS, Rotary, Transformer, last_weights
+from undilute.experiments.result import Result
 from undilute.experiments.training import Job, carry_out
 from undilute.experiments.workers import ignore
 from undilute.nn.heads import merge_heads, split_heads
+from undilute.report import experiment_markdown
 
 SYMBOLS = 160
 SMALL = Run("softmax", ("recall", "copying"), 0, 12, 32, 256, 32, 2, 2, "alternating", 64)
@@ -380,6 +382,19 @@ def test_seeds_that_train_and_gaps_to_the_argmax_are_told() -> None:
     assert (line["seeds_that_train"], line["seeds_that_do_not"]) == (2, "2")
     reported = comparisons(outcomes, experiment)[-1]
     assert (reported.printed, reported.computed) == ("leaves its plateau in 1 of 4 runs", "in 2 of 3 runs")
+
+
+def test_the_table_for_the_docs() -> None:
+    """Read from a result's own table: means with the argmax, the spread of the seeds at the longest length shown."""
+    means = Outcomes([*FOUND, outcome("ssmax", 0, {"ssmax": (50, 40, 30)})], 64).lines()
+    result = Result("length-generalisation", {}, [], [], {"means": means}, [])
+    lines = experiment_markdown.lengths(result, "recall", (64, 256)).splitlines()
+    assert lines[0] == "| recall | 64 | 256 | seeds at 256 | seeds that train |"
+    assert lines[2:] == [
+        "| softmax | 98.0 (70.0) | 25.0 (70.0) | 20.0 to 30.0 | 3 of 3 |",
+        "| adaptive (on softmax's weights) | 98.0 (70.0) | 50.0 (70.0) | 40.0 to 60.0 | 3 of 3 |",
+        "| ssmax | 50.0 (70.0) | 30.0 (70.0) | 30.0 to 30.0 | 0 of 1 |",
+    ]
 
 
 def test_a_seed_must_do_every_task() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from undilute.experiments.ceiling.training import OWN
+from undilute.experiments.ceiling.training import FOCUS, OWN
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.experiment import every
 from undilute.experiments.max_retrieval.published import PRINTED
-from undilute.experiments.result import Result, Verdict
+from undilute.experiments.result import Result, Row, Verdict
 from undilute.report.experiment_page import chart_files
 from undilute.report.experiment_text import computed, counts, printed
 
@@ -101,9 +101,46 @@ def ceiling(result: Result) -> str:
             for n in sizes
         ]
         change = f"{row['beside']}, but {row['changes']}" if row["beside"] else str(row["changes"])
-        trained = "–" if row["seeds_that_train"] is None else f"{row['seeds_that_train']} of {row['seeds']}"
-        body.append([f"`{row['arm']}`", change, *cells, trained])
+        body.append([f"`{row['arm']}`", change, *cells, _trained(row)])
     return table(["arm", "what it is", *(f"{items:,}" for items in sizes), "seeds that train"], body)
+
+
+def inference(result: Result) -> str:
+    """Accuracy of every arm of the ceiling at the largest size: own rule, focus at inference, argmax of the logits."""
+    rows = {(row["arm"], row["evaluated_with"]): row for row in result.tables["arms"]}
+    sizes = [name.removeprefix("mean_at_") for name in result.tables["arms"][0] if name.startswith("mean_at_")]
+    arms = list(dict.fromkeys(str(arm) for arm, _ in rows))
+    rules = [OWN, *FOCUS, ARGMAX]
+    body = [
+        [f"`{arm}`", *(f"{rows[arm, rule][f'mean_at_{sizes[-1]}']:.1f}" for rule in rules), _trained(rows[arm, OWN])]
+        for arm in arms
+    ]
+    return table([f"arm, {int(sizes[-1]):,} items", *rules, "seeds that train"], body)
+
+
+def lengths(result: Result, task: str, shown: Sequence[int]) -> str:
+    """Accuracy on one task of length generalisation by rule, with the argmax of the same logits beside it."""
+    lines: dict[str, list[Row]] = {}
+    for row in result.tables["means"]:
+        if row["task"] == task and row["length"] in shown and row["evaluated_with"] != ARGMAX:
+            trained, evaluated = str(row["trained_with"]), str(row["evaluated_with"])
+            name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
+            lines.setdefault(name, []).append(row)
+    body = [
+        [
+            name,
+            *(f"{row['accuracy']:.1f} ({row['argmax_of_the_same_logits']:.1f})" for row in rows),
+            f"{rows[-1]['worst_seed']:.1f} to {rows[-1]['best_seed']:.1f}",
+            _trained(rows[0]),
+        ]
+        for name, rows in lines.items()
+    ]
+    ends = f"seeds at {shown[-1]:,}"
+    return table([task, *(f"{length:,}" for length in shown), ends, "seeds that train"], body)
+
+
+def _trained(row: Row) -> str:
+    return "–" if row["seeds_that_train"] is None else f"{row['seeds_that_train']} of {row['seeds']}"
 
 
 def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

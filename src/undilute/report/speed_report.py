@@ -45,10 +45,10 @@ def _table(spread: str, backward: bool, figures: Sequence[Figure]) -> Table:
 
 
 def markdown(figures: Sequence[Figure]) -> str:
-    """The table of the README: normal logits, "full / causal" in each cell."""
+    """The table of the README: normal logits, "full / causal" in each cell; of what was measured twice the first."""
     shown = [f for f in figures if f.spread == "normal" and f.queries > 1]
     columns = sorted({(f.backward, f.n) for f in shown})
-    steps = {f.what: f.ratio for f in figures if f.queries == 1}
+    steps = {f.what: f.ratio for f in reversed(figures) if f.queries == 1}
     head = ["rule", "route", *(f"{'+ backward' if back else 'forward'}, {n:,}" for back, n in columns), "decode"]
     lines = [head, ["---"] * len(head)]
     for name in dict.fromkeys(f.what for f in shown):

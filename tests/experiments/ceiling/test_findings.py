@@ -203,6 +203,17 @@ def test_the_table_for_the_readme() -> None:
     assert len(lines) == 5
 
 
+def test_the_table_of_focus_at_inference() -> None:
+    k2, *wider = FOCUS
+    accuracies = {OWN: 42.5, k2: 55.0, ARGMAX: 60.0}
+    found = outcomes({"published": level(15.0), "decay": lambda name, items, seed: accuracies.get(name, 50.0)})
+    rows = found.by_arm((1024, 16384))
+    lines = experiment_markdown.inference(Result("ceiling", {}, [], [], {"arms": rows}, [])).splitlines()
+    assert lines[0] == f"| arm, 16,384 items | own rule | {k2} | {' | '.join(wider)} | {ARGMAX} | seeds that train |"
+    assert lines[3] == f"| `decay` | 42.5 | 55.0 |{' 50.0 |' * len(wider)} 60.0 | 0 of 6 |"
+    assert len(lines) == 4
+
+
 def names(chart: Chart) -> list[str]:
     return [series.name for series in chart.series]
 
