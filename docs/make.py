@@ -11,7 +11,7 @@ from pathlib import Path
 
 from undilute import rules
 from undilute.audit import properties
-from undilute.experiments import diagnosis_cost
+from undilute.experiments import diagnosis_cost, speed
 from undilute.report import (
     audit_page,
     experiment_files,
@@ -35,8 +35,7 @@ COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
 def current(text: str) -> str:
     """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
-    measured = [ROOT / "benchmarks" / "results" / name / "speed.json" for name in RESULTS]
-    figures = [figure for path in measured for figure in speed_report.from_json(path.read_text())]
+    figures = [figure for name in RESULTS for figure in measured(name)]
     results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
     retrieval = results["max-retrieval"]
     treatments = sorted(TREATMENTS.glob("*/results.json"))
@@ -54,6 +53,11 @@ def current(text: str) -> str:
     return filled(text, tables)
 
 
+def measured(name: str) -> list[speed.Figure]:
+    """The committed figures of one benchmark."""
+    return speed_report.from_json((ROOT / "benchmarks" / "results" / name / "speed.json").read_text())
+
+
 def filled(text: str, tables: dict[str, str]) -> str:
     """The text with each table between its markers."""
     for name, table in tables.items():
@@ -66,7 +70,7 @@ def experiments(text: str) -> str:
     """docs/focus.md with what it takes from the committed results made anew."""
     results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
     retrieval, longer = results["max-retrieval"], results["length-generalisation"]
-    speed = speed_report.from_json((ROOT / "benchmarks" / "results" / "focus" / "speed.json").read_text())
+    figures = [figure for name in ("focus", "focus-spreads") for figure in measured(name)]
     tables = {
         "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
         "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
@@ -75,7 +79,7 @@ def experiments(text: str) -> str:
         "ceiling": experiment_markdown.ceiling(results["ceiling"]),
         "inference": experiment_markdown.inference(results["ceiling"]),
         "treated": treatment_markdown.table([experiment_files.load(TREATMENTS / "focus")]),
-        "speed": speed_report.markdown(speed),
+        "speed": speed_report.beside(figures, "focus", "entmax15"),
     }
     return filled(text, tables)
 

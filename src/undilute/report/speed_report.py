@@ -65,6 +65,24 @@ def markdown(figures: Sequence[Figure]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def beside(figures: Sequence[Figure], rule: str, other: str) -> str:
+    """The time of one rule over that of another, a line per spread of the logits; "full / causal" in each cell."""
+    seconds = {(f.what, f.spread, f.backward, f.n, f.causal): f.seconds for f in figures if f.queries > 1}
+    shown = [(f.spread, f.backward, f.n) for f in figures if f.queries > 1 and f.what == rule]
+    columns = sorted({(backward, n) for _, backward, n in shown})
+    head = ["logits", *(f"{'+ backward' if back else 'forward'}, {n:,}" for back, n in columns)]
+    lines = [head, ["---"] * len(head)]
+    for spread in dict.fromkeys(spread for spread, _, _ in shown):
+        cells = []
+        for column in columns:
+            cases = [(spread, *column, causal) for causal in (False, True)]
+            measured = [case for case in cases if (rule, *case) in seconds and (other, *case) in seconds]
+            ratios = [seconds[rule, *case] / seconds[other, *case] for case in measured]
+            cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios) or "–")
+        lines.append([spread, *cells])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def from_json(text: str) -> list[Figure]:
     """The figures of a file written by ``to_json``."""
     return [Figure(**figure) for figure in json.loads(text)["figures"]]
