@@ -117,14 +117,19 @@ def _entry(statement: Statement) -> list[str]:
     lines = [f'<a id="{_anchor(statement)}"></a>', "", f"### {statement.id} {_plain(statement.title)}", ""]
     lines += [f"*{_plain(statement.place)}.* **{statement.verdict.value.capitalize()}.** {_plain(statement.claim)}", ""]
     if statement.formula:
-        lines += [f"$${statement.formula}$$", ""]
+        lines += _display(statement.formula)
     if statement.correction:
         lines += [f"What holds: {_plain(statement.correction)}", ""]
     if statement.corrected_formula:
-        lines += [f"$${statement.corrected_formula}$$", ""]
+        lines += _display(statement.corrected_formula)
     if statement.id == "A4.1":
         lines += [*_blog_table(), ""]
     return [*lines, f"Why: {_plain(statement.proof)}", ""]
+
+
+def _display(latex: str) -> list[str]:
+    """A formula by itself, in a fence: between dollars GitHub takes the backslashes of ``\\|`` and ``\\{`` away."""
+    return ["```math", latex, "```", ""]
 
 
 def _blog_table() -> list[str]:

@@ -14,12 +14,12 @@ Proof: by theorem 4 of ``theory.sparse`` the key of rank k has weight at scale s
    z_{K+1} at s_K, so that of focus is max(t(s_min), min(z_{K+1}, t(s_max))).
  - Where s_K > s_max, the row is entmax at s_max: more than K keys have weight, all less than 1/(ε·s_max) below the
    top.
- - Plain entmax at s_max has no more keys, no lower floor on the same rows and no larger a Lipschitz constant,
-   s_max·L(n). What focus adds is that its scale is the *smallest* one that does it: every key that leads z_{K+1}
-   keeps weight, and with it a gradient, where entmax at s_max gives all to the top key once that leads the next by
-   1/(ε·s_max).
+ - Plain entmax at s_max has no more keys and no lower floor on the same rows, and its Lipschitz constant,
+   s_max·L(n), is no larger than the one below. What focus adds is that its scale is the *smallest* one that does it:
+   every key that leads z_{K+1} keeps weight, and with it a gradient, where entmax at s_max gives all to the top key
+   once that leads the next by 1/(ε·s_max).
 
-**2. Gradient-stable.** ‖∂p/∂z‖₂ ≤ s_max·max(L(n), C(α, K)) everywhere, L(n) ≤ 1 that of theorem 3 of
+**2. Gradient-stable.** ‖∂p/∂z‖₂ ≤ s_max·max(L(n), C(α, K)) wherever it exists, L(n) ≤ 1 that of theorem 3 of
 ``theory.sparse``, C = :func:`steepness`; rows of n ≤ K keys have s_min·L(n). And this is a Lipschitz constant.
 Proof. Where s is a limit the Jacobian is s times entmax's. Where s = s_K, let u = p^e, U = Σu. From pⱼ = Δⱼ^a/S,
 a·S^(−ε) = s_K and Δⱼ^(a−1)/S = uⱼ·S^(−ε),
@@ -40,9 +40,8 @@ rises from −∞ to ∞: φ falls, then rises. So there are at most two values,
 two such keys, one raised and one lowered, leave U, P, Q and R alone at first order and gain by φ′ > 0 at second. For e
 > 1/2 put Q^((2e−1)/e) ≥ R (Hölder) in R's place, and the same holds. Let B be the maximum.
 So C² = A + B. For e ≤ 1/2 the least constant possible lies between √B and √(A + B); for α = 2 it is K = C, in the
-limit p → (1, 0, …, 0). For K → ∞ and α ≥ 1.5, C ~ K^ε·e^e/(1+e)^(1+e), √(4K/27) for α = 1.5. :func:`steepest` is the
-largest norm of one key against equal others. No search has found more; that there is none is a conjecture. C is
-proved.
+limit p → (1, 0, …, 0). For K → ∞, C ~ K^ε·e^e/(1+e)^(1+e), √(4K/27) for α = 1.5. :func:`steepest` is the largest norm
+of one key against one or K − 1 equal others. No search has found more; that there is none is a conjecture. C is proved.
 *Lipschitz.* 1/s = min(max(ε‖Δ‖_a, 1/s_max), 1/s_min) is a Lipschitz function of z, as order statistics are. So focus
 is locally Lipschitz, and differentiable but on a null set, with one of these Jacobians. On almost every segment the
 bound holds at almost every point: integrate, and take limits. ∎
@@ -254,7 +253,7 @@ def steepness(alpha: float, K: int) -> float:
 
 
 def steepest(alpha: float, K: int) -> float:
-    """The largest :func:`relative_norm` of one key against equal others, K keys at most: conjectured to be that of any.
+    """The largest :func:`relative_norm` of one key against one or K − 1 equal others: conjectured to be that of any.
 
     Parameters
     ----------

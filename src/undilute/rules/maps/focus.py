@@ -7,7 +7,7 @@ takes it, within limits:
     weights = entmax_α(s·z),   s = min(max(s_K, s_min), s_max);   rows of n ≤ K keys take s_min.
 Three regimes follow. Where s = s_K the weights are Δⱼ^a/S, whatever the logits' scale and shift. Where s_K < s_min the
 row is sparse enough as it is, and this is plain entmax. Where s_K > s_max, so Σ Δⱼ^a < (ε·s_max)^(−a), the top K + 1
-logits are almost tied, and a continuous rule must not choose among them: entmax with s_max.
+logits are almost tied, where a rule with a bounded gradient cannot choose: entmax with s_max.
 
 Outside the last, at most K keys have any weight, so the top one has 1/K or more, however long the row. The Jacobian is
 s·(diag(u) − uuᵀ/U) with u = p^(2−α), U = Σu where s is a limit, and where it is s_K
@@ -44,7 +44,7 @@ class Focus(Map):
     k : K, how many keys may have weight in any row but a tied one
     alpha : above 1 and at most 2, one number or one per head
     s_min : positive, one number or one per head; scales of rows that are sparse enough, and of those of n ≤ K
-    s_max : positive, one number or one per head; if it is below s_min, it is what counts
+    s_max : positive, one number or one per head; if it is below s_min, it is what counts in rows of n > K
     power : K grows as ⌈k·n^power⌉, 0 ≤ power < 1; 0 is a constant K
 
     Gradients flow into alpha, s_min and s_max.
