@@ -220,6 +220,16 @@ def test_a_step_with_huge_logits(name: str) -> None:
         same(rows_route.run(call)[0], ROUTES["reference"].run(call)[0], 1e-6)
 
 
+@pytest.mark.parametrize("name", ["adaptive", "softmax", "softmax1", "ssmax", "sa-softmax", "hard"])
+@pytest.mark.parametrize("huge", [1e30, 3e38])
+def test_rows_whose_products_overflow(name: str, huge: float) -> None:
+    """Of more than a few queries nobody looks at the logits, so the in-place forms must not be given infinite ones."""
+    q, k, v = rows(2, 40, 8, seed=59).float(), rows(2, 48, 8, seed=60).float(), rows(2, 48, 8, seed=61).float()
+    q[:, 3], k[:, 5] = huge, 1e10
+    call = prepare(q, k, v, rule=rules.get(name))
+    same(rows_route.run(call)[0], ROUTES["reference"].run(call)[0], 1e-5)
+
+
 def test_a_support_of_everything_and_ties() -> None:
     for value in (0.0, 1e-3):
         q, k, v = torch.full((2, 9, 4), value).double(), rows(2, 23, 4, seed=13), rows(2, 23, 4, seed=14)
