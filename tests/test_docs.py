@@ -45,6 +45,12 @@ def test_the_reproduction_page_is_current() -> None:
     assert (ROOT / "docs" / "reproduction.md").read_text() == make_docs().reproduction(), "run `make docs`"
 
 
+def test_the_experiments_of_the_focus_page_are_current() -> None:
+    page = (ROOT / "docs" / "focus.md").read_text()
+    assert make_docs().experiments(page) == page, "run `make docs`"
+    assert page.count("| entmax15 |") == 3  # among the properties, and in max retrieval twice
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", "docs/reproduction.md", "docs/audit.md", "docs/focus.md", "CONTRIBUTING.md"]
 )
