@@ -59,10 +59,12 @@ def measured(name: str) -> list[speed.Figure]:
 
 
 def filled(text: str, tables: dict[str, str]) -> str:
-    """The text with each table between its markers."""
+    """The text with each table between its markers; an error if there is no place for one."""
     for name, table in tables.items():
         between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        text = between.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+        text, places = between.subn(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", text)
+        if places != 1:
+            raise ValueError(f"{places} places for the table {name!r}: must be one.")
     return text
 
 

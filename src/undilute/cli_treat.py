@@ -104,7 +104,7 @@ def treat(
             given = subject.calibrated(rule, chosen, hold, select, steps)
         else:
             given = subject.planned(name, chosen)
-        label = _label(rule, heads, calibrate, select) if plan is None else str(plan)
+        label = _label(rule, heads, calibrate, select) if plan is None else _short(plan, [plan])
         before, after = subject.evaluated({BASELINE: None, label: given}, steps)
     result = _treated(before, after, given, seed, _seen_elsewhere(given, subject.ids))
     settings = {"model": model, "rules": label, "heads": heads, "plan": given.summary, **subject.settings}
@@ -163,12 +163,12 @@ def compare(
 def _short(name: str | Path, names: Sequence[str | Path]) -> str:
     """What a line is called: a rule by its name, a plan by that of its file, or by its path if another is called so.
 
-    >>> plans = [Path("old/wide.json"), Path("new/wide.json"), Path("plans/narrow.json"), "focus"]
+    >>> plans = [Path("old/wide.json"), Path("new/wide.json"), Path("plans/narrow.json"), "my.rule"]
     >>> [_short(name, plans) for name in plans]
-    ['old/wide.json', 'new/wide.json', 'narrow', 'focus']
+    ['old/wide.json', 'new/wide.json', 'narrow', 'my.rule']
     """
-    stems = [BASELINE, *(Path(other).stem for other in names)]
-    return Path(name).stem if stems.count(Path(name).stem) == 1 else str(name)
+    called = [BASELINE, *(other.stem if isinstance(other, Path) else other for other in names)]
+    return name.stem if isinstance(name, Path) and called.count(name.stem) == 1 else str(name)
 
 
 # ---------------------------------------------------------------- what is treated

@@ -11,6 +11,7 @@ from undilute.experiments.max_retrieval.published import PRINTED
 from undilute.experiments.result import Result, Row, Verdict
 from undilute.report.experiment_page import chart_files
 from undilute.report.experiment_text import computed, counts, printed
+from undilute.report.markdown_table import table
 
 VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "other set-up")
 PREFACE = """# Reproduction: every table and figure, beside what was printed
@@ -74,8 +75,7 @@ def retrieval(result: Result, schedule: str, set_size: str, sizes: Sequence[int]
                 lines.setdefault((trained, evaluated), {})[int(row["items"] or 0)] = shown
     body = []
     for (trained, evaluated), cells in lines.items():
-        name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
-        body.append([name, *(cells.get(items, "–") for items in sizes)])
+        body.append([_tested(trained, evaluated), *(cells.get(items, "–") for items in sizes)])
         if schedule == "constant" and trained == "softmax":
             values = [f"{getattr(PRINTED[items], evaluated)}" if items in PRINTED else "–" for items in sizes]
             body.append([f"*{evaluated}, printed*", *values])
@@ -91,7 +91,7 @@ def ceiling(result: Result) -> str:
     """
     rows = {(row["arm"], row["evaluated_with"]): row for row in result.tables["arms"]}
     own = [row for (_, evaluated), row in rows.items() if evaluated == OWN]
-    sizes = [int(name.removeprefix("mean_at_")) for name in own[0] if name.startswith("mean_at_")]
+    sizes = _sizes(own[0])
     printed = [f"{PRINTED[items].adaptive}" if items in PRINTED else "–" for items in sizes]
     body = [["*adaptive, printed*", "", *printed, "–"]]
     for row in own:
@@ -108,14 +108,17 @@ def ceiling(result: Result) -> str:
 def inference(result: Result) -> str:
     """Accuracy of every arm of the ceiling at the largest size: own rule, focus at inference, argmax of the logits."""
     rows = {(row["arm"], row["evaluated_with"]): row for row in result.tables["arms"]}
-    sizes = [name.removeprefix("mean_at_") for name in result.tables["arms"][0] if name.startswith("mean_at_")]
-    arms = list(dict.fromkeys(str(arm) for arm, _ in rows))
-    rules = [OWN, *FOCUS, ARGMAX]
+    largest, rules = _sizes(result.tables["arms"][0])[-1], [OWN, *FOCUS, ARGMAX]
     body = [
-        [f"`{arm}`", *(f"{rows[arm, rule][f'mean_at_{sizes[-1]}']:.1f}" for rule in rules), _trained(rows[arm, OWN])]
-        for arm in arms
+        [f"`{arm}`", *(f"{rows[arm, rule][f'mean_at_{largest}']:.1f}" for rule in rules), _trained(rows[arm, OWN])]
+        for arm in dict.fromkeys(arm for arm, _ in rows)
     ]
-    return table([f"arm, {int(sizes[-1]):,} items", *rules, "seeds that train"], body)
+    return table([f"arm, {largest:,} items", *rules, "seeds that train"], body)
+
+
+def _sizes(row: Row) -> list[int]:
+    """The sizes that a line of an arm is about."""
+    return [int(name.removeprefix("mean_at_")) for name in row if name.startswith("mean_at_")]
 
 
 def lengths(result: Result, task: str, shown: Sequence[int]) -> str:
@@ -124,8 +127,7 @@ def lengths(result: Result, task: str, shown: Sequence[int]) -> str:
     for row in result.tables["means"]:
         if row["task"] == task and row["length"] in shown and row["evaluated_with"] != ARGMAX:
             trained, evaluated = str(row["trained_with"]), str(row["evaluated_with"])
-            name = trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
-            lines.setdefault(name, []).append(row)
+            lines.setdefault(_tested(trained, evaluated), []).append(row)
     body = [
         [
             name,
@@ -139,15 +141,9 @@ def lengths(result: Result, task: str, shown: Sequence[int]) -> str:
     return table([task, *(f"{length:,}" for length in shown), ends, "seeds that train"], body)
 
 
+def _tested(trained: str, evaluated: str) -> str:
+    return trained if trained == evaluated else f"{evaluated} (on {trained}'s weights)"
+
+
 def _trained(row: Row) -> str:
     return "–" if row["seeds_that_train"] is None else f"{row['seeds_that_train']} of {row['seeds']}"
-
-
-def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; bars and line breaks in its texts cannot break it."""
-    rows = [list(head), ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

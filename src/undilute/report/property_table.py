@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from undilute.audit.properties import Properties
+from undilute.report.markdown_table import table
 from undilute.theory import focus
 
 ANSWER = {True: "**yes**", False: "no", None: "not known"}
@@ -25,8 +26,7 @@ def markdown(found: Sequence[Properties]) -> str:
     span = f"n = {first:,} → {last:,}"
     head = ["rule", f"worst top weight, {span}", "length-adaptive", f"largest support, {span}", "sparse"]
     head += [f"steepest found, {span}", f"Lipschitz constant declared, n = {last:,}", "gradient-stable", "one-hot rows"]
-    lines = [head, ["---"] * len(head), *(_cells(each) for each in found)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(head, [_cells(each) for each in found])
 
 
 def _cells(found: Properties) -> list[str]:
@@ -76,8 +76,8 @@ def steepness(alphas: Sequence[float], kept: Sequence[int]) -> str:
     | 1.5 | 0.758 (0.707) | 1.46 (1.36) |
     | 2 | 2 (2) | 16 (16) |
     """
-    lines = [["α", *(f"K = {K}" for K in kept)], ["---"] * (len(kept) + 1)]
+    body = []
     for alpha in alphas:
         cells = (f"{focus.steepness(alpha, K):.3g} ({focus.steepest(alpha, K):.3g})" for K in kept)
-        lines.append([f"{alpha:g}", *cells])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        body.append([f"{alpha:g}", *cells])
+    return table(["α", *(f"K = {K}" for K in kept)], body)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from undilute import rules
 from undilute.engine.api import explain
+from undilute.report.markdown_table import table
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ def _header(n: int) -> list[str]:
 
 def markdown(names: Sequence[str], n: int) -> str:
     """The table of the README."""
-    lines = [_header(n), ["---"] * 7, *(_cells(facts(name, n)) for name in names)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return table(_header(n), [_cells(facts(name, n)) for name in names])
 
 
 def terminal(names: Sequence[str], n: int) -> Table:

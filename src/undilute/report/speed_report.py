@@ -11,6 +11,7 @@ from rich.table import Table
 
 from undilute.errors import MissingExtra
 from undilute.experiments.speed import Figure
+from undilute.report.markdown_table import table
 
 SCHEMA = 1
 
@@ -49,8 +50,7 @@ def markdown(figures: Sequence[Figure]) -> str:
     shown = [f for f in figures if f.spread == "normal" and f.queries > 1]
     columns = sorted({(f.backward, f.n) for f in shown})
     steps = {f.what: f.ratio for f in reversed(figures) if f.queries == 1}
-    head = ["rule", "route", *(f"{'+ backward' if back else 'forward'}, {n:,}" for back, n in columns), "decode"]
-    lines = [head, ["---"] * len(head)]
+    body = []
     for name in dict.fromkeys(f.what for f in shown):
         own: dict[tuple[bool, int, bool], Figure] = {}
         for f in shown:
@@ -61,8 +61,13 @@ def markdown(figures: Sequence[Figure]) -> str:
             pair = [own.get((back, n, causal)) for causal in (False, True)]
             cells.append(" / ".join(f"{f.ratio:.2f}" for f in pair if f is not None) or "–")
         route = next(iter(own.values())).route
-        lines.append([name, route, *cells, f"{steps[name]:.2f}" if name in steps else "–"])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        body.append([name, route, *cells, f"{steps[name]:.2f}" if name in steps else "–"])
+    return table(["rule", "route", *map(_passes, columns), "decode"], body)
+
+
+def _passes(column: tuple[bool, int]) -> str:
+    backward, n = column
+    return f"{'+ backward' if backward else 'forward'}, {n:,}"
 
 
 def beside(figures: Sequence[Figure], rule: str, other: str) -> str:
@@ -70,8 +75,7 @@ def beside(figures: Sequence[Figure], rule: str, other: str) -> str:
     seconds = {(f.what, f.spread, f.backward, f.n, f.causal): f.seconds for f in figures if f.queries > 1}
     shown = [(f.spread, f.backward, f.n) for f in figures if f.queries > 1 and f.what == rule]
     columns = sorted({(backward, n) for _, backward, n in shown})
-    head = ["logits", *(f"{'+ backward' if back else 'forward'}, {n:,}" for back, n in columns)]
-    lines = [head, ["---"] * len(head)]
+    body = []
     for spread in dict.fromkeys(spread for spread, _, _ in shown):
         cells = []
         for column in columns:
@@ -79,8 +83,8 @@ def beside(figures: Sequence[Figure], rule: str, other: str) -> str:
             measured = [case for case in cases if (rule, *case) in seconds and (other, *case) in seconds]
             ratios = [seconds[rule, *case] / seconds[other, *case] for case in measured]
             cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios) or "–")
-        lines.append([spread, *cells])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        body.append([spread, *cells])
+    return table(["logits", *map(_passes, columns)], body)
 
 
 def from_json(text: str) -> list[Figure]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from undilute.experiments.result import Result, Row
+from undilute.report import markdown_table
 from undilute.treatment.evaluation.changes import LOSS, RECALL
 
 SIGNS = {"better": "better", "worse": "worse", "no clear difference": "unclear"}
@@ -18,17 +19,21 @@ def table(results: Sequence[Result]) -> str:
     ----------
     results : of ``undilute treat`` and ``undilute compare``
     """
-    lines = [
-        ["treatment", "next-token loss, nats", "loss at the end of the window", "needle recall, %", "time for reading"],
-        ["---"] * 5,
+    head = [
+        "treatment",
+        "next-token loss, nats",
+        "loss at the end of the window",
+        "needle recall, %",
+        "time for reading",
     ]
+    body = []
     for result in results:
         changes, costs = result.tables["changes"], result.tables.get("cost", [])
         for rule in dict.fromkeys(str(row["rule"]) for row in changes):
             own = {str(row["what"]): row for row in changes if row["rule"] == rule}
             last = [name for name in own if name.startswith(f"{LOSS} after")][-1:]
             ratios = [row[READING] for row in costs if row["rule"] == rule]
-            lines.append(
+            body.append(
                 [
                     _name(rule, result),
                     _cell(own[LOSS], 3),
@@ -37,7 +42,7 @@ def table(results: Sequence[Result]) -> str:
                     f"{ratios[0]:.2f} ×" if ratios and ratios[0] is not None else "–",
                 ]
             )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table.table(head, body)
 
 
 def _name(rule: str, result: Result) -> str:

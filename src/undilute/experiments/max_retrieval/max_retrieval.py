@@ -50,7 +50,7 @@ class MaxRetrieval(TrainingExperiment):
     source = "arXiv:2410.01104, table of max retrieval"
     shows = "how one head that learned on small sets finds the largest item in far larger ones"
     quick_minutes = 1.5
-    full_minutes = 200
+    full_minutes = 150
     quick: ClassVar[Mapping[str, Any]] = {
         "rules": ("softmax", "ssmax", "entmax15"),
         "seeds": 2,
