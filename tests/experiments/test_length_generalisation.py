@@ -384,6 +384,18 @@ def test_seeds_that_train_and_gaps_to_the_argmax_are_told() -> None:
     assert (reported.printed, reported.computed) == ("leaves its plateau in 1 of 4 runs", "in 2 of 3 runs")
 
 
+def test_focus_is_compared_seed_by_seed() -> None:
+    found = [outcome("focus", seed, {"focus": (99, 80, 60 + seed)}) for seed in range(5)]
+    found += [outcome("softmax", seed, {"softmax": (99, 80, 30), "adaptive": (99, 80, 61)}) for seed in range(6)]
+    options = LengthGeneralisation(rules=("softmax", "focus"), tasks=("recall",), longest=256)
+    said = [each for each in sentences(Outcomes(found, 64), options) if "focus is ahead" in each]
+    assert said == [
+        "Recall: how far focus is ahead at 256 tokens, in points, with the paired t-test over seeds: "
+        "softmax +32.0 (p < 0.001), adaptive on softmax's weights +1.0 (p = 0.230)."
+    ]
+    assert not any("focus is ahead" in each for each in sentences(Outcomes(found[1:], 64), options))
+
+
 def test_the_table_for_the_docs() -> None:
     """Read from a result's own table: means with the argmax, the spread of the seeds at the longest length shown."""
     means = Outcomes([*FOUND, outcome("ssmax", 0, {"ssmax": (50, 40, 30)})], 64).lines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 SIGNIFICANT = 0.05  # a p-value below it
 ENOUGH_SEEDS = 5  # for a paired test to mean anything
@@ -43,3 +43,37 @@ def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
     from scipy import stats
 
     return float(stats.ttest_rel(a, b).pvalue)
+
+
+def likelihood(p_value: float) -> str:
+    """A p-value in a sentence.
+
+    >>> likelihood(0.0004), likelihood(0.0123)
+    ('p < 0.001', 'p = 0.012')
+    """
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+
+
+def leads(own: Mapping[int, float], others: Mapping[str, Mapping[int, float]]) -> str:
+    """How far one rule is ahead of others over the seeds it has in common with each; "" where these are too few.
+
+    Parameters
+    ----------
+    own : its figure by seed
+    others : those of the others, by name
+
+    Examples
+    --------
+    >>> own = dict(enumerate([52.0, 53.0, 51.0, 52.0, 52.0]))
+    >>> leads(own, {"softmax": dict.fromkeys(range(5), 20.0), "ssmax": dict.fromkeys(range(10), 52.5)})
+    'softmax +32.0 (p < 0.001), ssmax -0.5 (p = 0.189)'
+    """
+    shown = []
+    for name, other in others.items():
+        both = [seed for seed in own if seed in other]
+        if len(both) >= ENOUGH_SEEDS:
+            first, second = [own[seed] for seed in both], [other[seed] for seed in both]
+            p_value = paired_p_value(first, second)
+            likely = f" ({likelihood(p_value)})" if p_value is not None else ""
+            shown.append(f"{name} {statistics.fmean(first) - statistics.fmean(second):+.1f}{likely}")
+    return ", ".join(shown)

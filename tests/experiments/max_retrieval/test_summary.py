@@ -156,6 +156,23 @@ def test_the_gap_to_the_argmax_is_told_of_every_rule() -> None:
     assert sum("entmax with a learned scale" in each for each in said) == 1
 
 
+def test_focus_is_compared_seed_by_seed() -> None:
+    def runs(seeds: int) -> list[dict[str, Any]]:
+        of_focus = [
+            outcome("focus", "constant", seed, lambda name, items, seed=seed: 40.0 + seed) for seed in range(seeds)
+        ]
+        return of_focus + [outcome("softmax", "constant", seed, lambda name, items: 41.0) for seed in range(seeds)]
+
+    options = experiment(rules=("softmax", "focus"))
+    said = [each for each in findings.sentences(Outcomes(runs(5)), options) if "focus is ahead" in each]
+    assert said == [
+        "How far focus is ahead at 16,384 items, constant rate, in points, with the paired t-test over seeds: "
+        "softmax +1.0 (p = 0.230)."
+    ]
+    few = findings.sentences(Outcomes(runs(4)), options)
+    assert not any("focus is ahead" in each for each in few)
+
+
 def test_sets_of_sixteen_that_were_not_tested_tell_nothing_about_training() -> None:
     found = outcome("softmax", "constant", 0, as_printed)
     found["tests"] = [test for test in found["tests"] if test["items"] > 16]

@@ -15,6 +15,7 @@ from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval.findings import beside_print, unless_too_short
 from undilute.experiments.max_retrieval.published import PRINTED
 from undilute.experiments.max_retrieval.summary import TRAINED_ON
+from undilute.experiments.over_seeds import likelihood
 from undilute.experiments.result import Comparison
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _at_sizes(changes: Sequence[Change]) -> str:
 def _p(change: Change) -> str:
     if change.p_value is None or change.verdict == "too few seeds to tell":
         return ""
-    return ", p < 0.001" if change.p_value < 0.001 else f", p = {change.p_value:.3f}"
+    return f", {likelihood(change.p_value)}"
 
 
 def _ranked(outcomes: Outcomes) -> list[Group]:

@@ -9,6 +9,7 @@ from undilute.experiments import seeds_that_train
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.length_generalisation.summary import ERRORS, Model, Outcomes
 from undilute.experiments.length_generalisation.tasks import chance
+from undilute.experiments.over_seeds import leads
 from undilute.experiments.result import Chart, Comparison, Series, Verdict
 from undilute.experiments.seeds_that_train import TRAINED
 
@@ -98,6 +99,7 @@ def sentences(outcomes: Outcomes, experiment: LengthGeneralisation) -> list[str]
     said += [_reach(outcomes, task) for task in experiment.tasks]
     said += [_argmax(outcomes, task) for task in experiment.tasks]
     said += [_gaps(outcomes, task) for task in experiment.tasks]
+    said += [_focus(outcomes, task) for task in experiment.tasks]
     said += [_head(outcomes, task) for task in experiment.tasks]
     said.append(_plateau(outcomes, experiment))
     return [*[each for each in said if each], _scope(experiment)]
@@ -190,6 +192,18 @@ def _gaps(outcomes: Outcomes, task: str) -> str:
     gaps = {label(model): outcomes.gap_to_argmax(task, model, longest) for model in learned}
     shown = ", ".join(f"{name} {gaps[name]:+.1f}" for name in sorted(gaps, key=lambda name: gaps[name]))
     return f"{task.capitalize()}: what the argmax in every head adds at {longest:,} tokens, in points: {shown}."
+
+
+def _focus(outcomes: Outcomes, task: str) -> str:
+    """Focus beside every other model at the longest length, seed by seed."""
+    focus = ("focus", "focus")
+    if focus not in outcomes.models():
+        return ""
+    longest = max(outcomes.lengths(task, focus))
+    others = {label(model): outcomes.by_seed(task, model, longest) for model in _own(outcomes) if model != focus}
+    ahead = leads(outcomes.by_seed(task, focus, longest), others)
+    of_whom = f"{task.capitalize()}: how far focus is ahead at {longest:,} tokens, in points, with the paired t-test"
+    return f"{of_whom} over seeds: {ahead}." if ahead else ""
 
 
 def _plateau(outcomes: Outcomes, experiment: LengthGeneralisation) -> str:

@@ -45,7 +45,11 @@ class Outcomes:
 
     def of(self, task: str, model: Model, length: int, what: str = "accuracy") -> list[float]:
         """One measure, a value per seed."""
-        return [float(test[what]) for test in self.tests[task, model, length].values()]
+        return list(self.by_seed(task, model, length, what).values())
+
+    def by_seed(self, task: str, model: Model, length: int, what: str = "accuracy") -> dict[int, float]:
+        """One measure, by seed."""
+        return {seed: float(test[what]) for seed, test in self.tests[task, model, length].items()}
 
     def mean(self, task: str, model: Model, length: int, what: str = "accuracy") -> float:
         """Its mean over seeds."""

@@ -11,7 +11,7 @@ from undilute.experiments import seeds_that_train
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval.published import PRINTED, SECONDARY
 from undilute.experiments.max_retrieval.summary import TRAINED_ON, Group, Outcomes
-from undilute.experiments.over_seeds import ENOUGH_SEEDS, SIGNIFICANT, interval, percents
+from undilute.experiments.over_seeds import ENOUGH_SEEDS, SIGNIFICANT, interval, leads, percents
 from undilute.experiments.result import Chart, Comparison, Row, Series, compared
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def sentences(outcomes: Outcomes, experiment: MaxRetrieval) -> list[str]:
     said += [_best(outcomes, experiment, schedule) for schedule in experiment.schedules]
     said += [_gaps(outcomes, experiment, schedule) for schedule in experiment.schedules]
     said += [seeds_that_train.sentence(outcomes.trainings(), f"at {TRAINED_ON} items with their own rule")]
-    said += [_choice(outcomes, experiment), FOCUS if "focus" in experiment.trained() else "", _scope(experiment)]
+    said += [_focus(outcomes, experiment, schedule) for schedule in experiment.schedules]
+    said += [FOCUS if "focus" in experiment.trained() else "", _choice(outcomes, experiment), _scope(experiment)]
     return [sentence for sentence in said if sentence]
 
 
@@ -237,6 +238,20 @@ def _gaps(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> str:
         f"What the argmax of the same logits adds at {items:,} items, in points, and what it reaches, {schedule} rate: "
         f"{shown}."
     )
+
+
+def _focus(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> str:
+    """Focus beside every other rule at the largest size, seed by seed."""
+    own = _own(outcomes, experiment, schedule)
+    focus = own.pop("focus", None)
+    if focus is None:
+        return ""
+    items = max(outcomes.sizes(focus))
+    ahead = leads(outcomes.by_seed(focus, items), {rule: outcomes.by_seed(own[rule], items) for rule in own})
+    of_whom = (
+        f"How far focus is ahead at {items:,} items, {schedule} rate, in points, with the paired t-test over seeds"
+    )
+    return f"{of_whom}: {ahead}." if ahead else ""
 
 
 def _seeds(outcomes: Outcomes, group: Group) -> int:

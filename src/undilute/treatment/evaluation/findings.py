@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from undilute.experiments.over_seeds import likelihood
 from undilute.treatment.evaluation.changes import (
     ENTROPY,
     LOG_PROBABILITY,
@@ -73,9 +74,8 @@ def figures(line: Change) -> str:
     shown += f", difference {_number(line.difference, digits, sign='+')}"
     if line.low is None or line.high is None or line.p_value is None:
         return f"{shown}, from too little to give an interval"
-    p = "p < 0.001" if line.p_value < 0.001 else f"p = {line.p_value:.3f}"
     ends = _number(line.low, digits, sign="+"), _number(line.high, digits, sign="+")
-    return f"{shown}, 95 % interval {ends[0]} to {ends[1]}, {p}"
+    return f"{shown}, 95 % interval {ends[0]} to {ends[1]}, {likelihood(line.p_value)}"
 
 
 def _number(value: float, digits: int, sign: str = "") -> str:
