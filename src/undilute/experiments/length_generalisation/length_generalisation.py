@@ -43,7 +43,7 @@ class LengthGeneralisation(TrainingExperiment):
     source = "our own; cf. arXiv:2501.19399 and arXiv:2506.16640"
     shows = "how a small transformer does on sequences far longer than those it was trained on"
     quick_minutes = 1.5
-    full_minutes = 200
+    full_minutes = 150
     quick: ClassVar[Mapping[str, Any]] = {
         "rules": ("softmax", "ssmax", "entmax15"),
         "seeds": 1,
