@@ -146,10 +146,20 @@ def test_the_best_pair_is_told_with_its_worst_seed_and_the_published_figures() -
         "where 57.7 / 24.9 / 14.0 % was published with adaptive temperature; the argmax of the same logits has "
         "62.5 / 62.5 / 62.5 %."
     )
-    assert said[3].endswith("over the 4 others decay with focus (K = 4) has 73.5 / 73.5 / 73.5 %.")
+    assert said[3] == (
+        "The arms were settled after trials with the seeds 0 and 1; over the 4 other seeds decay with focus (K = 4) "
+        "has 73.5 / 73.5 / 73.5 %."
+    )
     inference = next(each for each in said if each.startswith("Focus at inference"))
     assert "focus (K = 2) in 1, focus (K = 4) in 1, focus (K = 16) in 0" in inference
     assert "no clear difference in 1, better in 1; the highest is 72.5 % (decay with focus (K = 4))" in inference
+
+
+def test_arms_that_came_later_are_named() -> None:
+    said = findings.sentences(
+        outcomes({"focus-16": level(60.0), "k-4": level(50.0), "focus-long": level(70.0)}), experiment()
+    )
+    assert "; k-4 and focus-long came later, when all seeds of the others were known; over the 4 other seeds" in said[3]
 
 
 def test_gaps_resolutions_and_plateaus_are_told_by_arm() -> None:

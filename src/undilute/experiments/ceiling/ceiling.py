@@ -43,7 +43,7 @@ class Ceiling(TrainingExperiment):
     source = "our own; cf. arXiv:2410.01104"
     shows = "what keeps one head from finding the largest of 16,384 items: training noise, encoding, rule or steps"
     quick_minutes = 1
-    full_minutes = 185
+    full_minutes = 220
     quick: ClassVar[Mapping[str, Any]] = {
         "arms": ("published", "decay", "skip", "ssmax", "focus-4"),
         "seeds": 2,

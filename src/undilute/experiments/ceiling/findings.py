@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TARGET = {1024: 99.0, 4096: 97.0, 16384: 90.0}  # %
 TRIED = (0, 1)  # seeds on which the arms were tried out before they were settled
+ADDED = ("k-4", "focus-long")  # arms that were thought of when ten seeds of all others were known
 
 
 def shown(experiment: Ceiling) -> list[int]:
@@ -166,9 +167,11 @@ def _untried(outcomes: Outcomes, sizes: Sequence[int]) -> str:
         return ""
     means = _slashed([statistics.fmean(accuracies[seed] for seed in untried) for accuracies in by_size])
     tried = " and ".join(map(str, TRIED))
+    added = " and ".join(arm.name for arm in outcomes.arms if arm.name in ADDED)
+    later = f"{added} came later, when all seeds of the others were known; " if added else ""
     return (
-        f"The arms were settled after trials with the seeds {tried}; over the {len(untried)} others {_label(best)} has "
-        f"{means} %."
+        f"The arms were settled after trials with the seeds {tried}; {later}over the {len(untried)} other seeds "
+        f"{_label(best)} has {means} %."
     )
 
 

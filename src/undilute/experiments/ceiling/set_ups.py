@@ -112,6 +112,9 @@ EXPONENTIAL = WEIGHT_DECAY.but(
     hold=0.3,
     last_rate=1e-7,
 )
+FOCUS_16 = EXPONENTIAL.but(
+    "focus-16", "focus with K = 16 in place of SSMax, its s_min learned at 0.002", rule_rate=2e-3, **_focus(16)
+)
 ARMS = (
     PUBLISHED,
     DECAY,
@@ -123,9 +126,9 @@ ARMS = (
     WEIGHT_DECAY,
     EXPONENTIAL,
     EXPONENTIAL.but("no-skip", "the published encoding again, without the linear path", skip=False),
-    EXPONENTIAL.but(
-        "focus-16", "focus with K = 16 in place of SSMax, its s_min learned at 0.002", rule_rate=2e-3, **_focus(16)
-    ),
     EXPONENTIAL.but("long", "twice the steps", longer=2.0),
+    FOCUS_16,
+    FOCUS_16.but("k-4", "K = 4 in place of 16", **_focus(4)),
+    FOCUS_16.but("focus-long", "twice the steps", longer=2.0),
 )
 BY_NAME = {arm.name: arm for arm in ARMS}
