@@ -28,6 +28,7 @@ ARGUMENTS = (
     "--no-first-run",
     "--disable-quic",
 )
+PATIENCE, LOOKS = 30, 600  # seconds that a page has for what it does by itself; how often it is looked at meanwhile
 
 
 def executable() -> str:
@@ -58,6 +59,19 @@ def launched() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
         yield browser
         browser.close()
+
+
+def wait_until(page: Page, condition: str) -> None:
+    """Until the condition, an expression in JavaScript, is true in the page.
+
+    It is asked from outside: ``page.wait_for_function`` asks again from within the page, by eval, which the policy of
+    our pages forbids, so that it fails unless the condition is true at the first look.
+    """
+    for _ in range(LOOKS):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(1000 * PATIENCE / LOOKS)
+    pytest.fail(f"after {PATIENCE} s it is still not true in the page that {condition}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pytest
 import torch
 import transformers
 
-from tests.report.browser import executable, launched, opened
+from tests.report.browser import executable, launched, opened, wait_until
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.errors import MissingExtra
 from undilute.measures import registry
@@ -438,7 +438,7 @@ def test_advice_can_be_copied(page: Page, diagnosis: Diagnosis) -> None:
     assert code.startswith('undilute.rules.get("llama4", ')
     assert given == pytest.approx(advised.advice.parameters, rel=1e-3)
     page.click("#copy")
-    page.wait_for_function("['Copied', 'Selected'].includes(document.getElementById('copy').textContent)")
+    wait_until(page, "['Copied', 'Selected'].includes(document.getElementById('copy').textContent)")
     assert page.evaluate("getSelection().toString()") == code
     page.click(cell(left_alone.layer, left_alone.head))
     assert not page.locator("#advice-line").is_visible()
@@ -489,7 +489,7 @@ def test_text_is_legible_in_both_themes_and_the_button_switches(browser: Browser
 def test_nothing_sticks_out_at_any_width(page: Page) -> None:
     for width in (1280, 760, 400):
         page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_function(f"document.querySelector('#chart-top .plot > svg').viewBox.baseVal.width < {width}")
+        wait_until(page, f"document.querySelector('#chart-top .plot > svg').viewBox.baseVal.width < {width}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.report.browser import launched, opened
+from tests.report.browser import launched, opened, wait_until
 from tests.report.results import EVIL, ROWS, dilution, evil, hostile, temperature
 from undilute.errors import MissingExtra
 from undilute.experiments.result import Comparison, HeatMap, Result
@@ -340,7 +340,7 @@ def test_charts_follow_the_width_of_the_window(page: Page) -> None:
     draw_all(page)
     plot = page.locator("[data-figure]").first
     page.set_viewport_size({"width": 500, "height": 800})
-    page.wait_for_function("document.querySelector('[data-figure] svg.main-svg').clientWidth < 480")
+    wait_until(page, "document.querySelector('[data-figure] svg.main-svg').clientWidth < 480")
     box = plot.locator("svg.main-svg").first.bounding_box()
     assert box is not None
     assert box["width"] <= 500
