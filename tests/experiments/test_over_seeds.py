@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from undilute.experiments.over_seeds import interval, paired_p_value, percents
+from undilute.experiments.over_seeds import in_common, interval, leads, paired_p_value, percents
 
 
 def test_the_interval_is_students() -> None:
@@ -27,3 +27,13 @@ def test_the_paired_test_is_students() -> None:
     assert paired_p_value([1.0], [2.0]) is None
     assert paired_p_value([1.0, 2.0], [1.0, 2.0]) is None
     assert paired_p_value([1.5, 2.5], [1.0, 2.0]) == 0.0
+
+
+def test_leads_pair_the_seeds_in_common_whatever_their_order() -> None:
+    own = {0: 1.0, 1: 2.0, 2: 4.0, 3: 3.0, 4: 5.0}
+    other = {9: 99.0, 4: 1.0, 3: 1.5, 2: 3.0, 1: 2.5, 0: 0.5}
+    a, b = in_common(own, other)
+    assert (a, b) == ([1.0, 2.0, 4.0, 3.0, 5.0], [0.5, 2.5, 3.0, 1.5, 1.0])
+    assert leads(own, {"other": other}) == f"other +1.3 (p = {stats.ttest_rel(a, b).pvalue:.3f})"
+    assert leads(own, {"the same": own}) == "the same +0.0"
+    assert leads(own, {"other": {seed: other[seed] for seed in range(4)}}) == ""

@@ -45,6 +45,16 @@ def paired_p_value(a: Sequence[float], b: Sequence[float]) -> float | None:
     return float(stats.ttest_rel(a, b).pvalue)
 
 
+def in_common(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[list[float], list[float]]:
+    """Two figures by seed, as two lists over the seeds that both have.
+
+    >>> in_common({0: 5.0, 1: 6.0}, {1: 3.0, 2: 4.0})
+    ([6.0], [3.0])
+    """
+    both = [seed for seed in a if seed in b]
+    return [a[seed] for seed in both], [b[seed] for seed in both]
+
+
 def likelihood(p_value: float) -> str:
     """A p-value in a sentence.
 
@@ -70,9 +80,8 @@ def leads(own: Mapping[int, float], others: Mapping[str, Mapping[int, float]]) -
     """
     shown = []
     for name, other in others.items():
-        both = [seed for seed in own if seed in other]
-        if len(both) >= ENOUGH_SEEDS:
-            first, second = [own[seed] for seed in both], [other[seed] for seed in both]
+        first, second = in_common(own, other)
+        if len(first) >= ENOUGH_SEEDS:
             p_value = paired_p_value(first, second)
             likely = f" ({likelihood(p_value)})" if p_value is not None else ""
             shown.append(f"{name} {statistics.fmean(first) - statistics.fmean(second):+.1f}{likely}")

@@ -162,6 +162,23 @@ def test_arms_that_came_later_are_named() -> None:
     assert "; k-4 and focus-long came later, when all seeds of the others were known; over the 4 other seeds" in said[3]
 
 
+def test_focus_is_compared_seed_by_seed_with_other_rules_in_the_same_training() -> None:
+    arms = {name: level(50.0) for name in ("decay", "skip", "as-entmax", "exponential", "long", "focus-16", "k-4")}
+    found = outcomes({**arms, "focus-4": level(49.0, 1.0), "focus-long": level(61.0)})
+    said = [each for each in findings.sentences(found, experiment()) if each.startswith("How far focus is ahead")]
+    assert said == [
+        "How far focus is ahead of other rules in the same training at 16,384 items, in points, with the paired t-test "
+        "over seeds: focus-16 beside exponential +0.0; k-4 beside exponential +0.0; "
+        "focus-4 beside skip +1.5 (p = 0.107), as-entmax +1.5 (p = 0.107); focus-long beside long +11.0 (p < 0.001)."
+    ]
+    told = [change for change in found.changes([1024]) if change.group.own != change.against.own]
+    compared = [(change.group, change.against) for change in told]
+    assert len(compared) == len(set(compared))  # a pair that is a rival, too, stands there once
+    assert (Group("focus-long", OWN), Group("long", OWN)) in compared
+    few = findings.sentences(outcomes({**arms, "focus-4": level(49.0)}, seeds=4), experiment())
+    assert not any("focus is ahead" in each for each in few)
+
+
 def test_gaps_resolutions_and_plateaus_are_told_by_arm() -> None:
     def losing(name: str, items: int, seed: int) -> float:
         return 10.0 if seed == 5 and items == 16 else 50.0 if name == ARGMAX else level(40.0)(name, items, seed)

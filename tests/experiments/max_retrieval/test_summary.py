@@ -167,7 +167,7 @@ def test_focus_is_compared_seed_by_seed() -> None:
     said = [each for each in findings.sentences(Outcomes(runs(5)), options) if "focus is ahead" in each]
     assert said == [
         "How far focus is ahead at 16,384 items, constant rate, in points, with the paired t-test over seeds: "
-        "softmax +1.0 (p = 0.230)."
+        "softmax +1.0 (p = 0.230), adaptive on softmax's weights +1.0 (p = 0.230)."
     ]
     few = findings.sentences(Outcomes(runs(4)), options)
     assert not any("focus is ahead" in each for each in few)

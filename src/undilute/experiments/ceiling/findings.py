@@ -8,22 +8,20 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from undilute.experiments import seeds_that_train
-from undilute.experiments.ceiling.set_ups import PUBLISHED, Arm
+from undilute.experiments.ceiling.set_ups import ADDED, PUBLISHED, TRIED, Arm
 from undilute.experiments.ceiling.summary import Change, Group, Outcomes
 from undilute.experiments.ceiling.training import FOCUS, OWN
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval.findings import beside_print, unless_too_short
 from undilute.experiments.max_retrieval.published import PRINTED
 from undilute.experiments.max_retrieval.summary import TRAINED_ON
-from undilute.experiments.over_seeds import likelihood
+from undilute.experiments.over_seeds import leads, likelihood
 from undilute.experiments.result import Comparison
 
 if TYPE_CHECKING:
     from undilute.experiments.ceiling.ceiling import Ceiling
 
 TARGET = {1024: 99.0, 4096: 97.0, 16384: 90.0}  # %
-TRIED = (0, 1)  # seeds on which the arms were tried out before they were settled
-ADDED = ("k-4", "focus-long")  # arms that were thought of when ten seeds of all others were known
 
 
 def shown(experiment: Ceiling) -> list[int]:
@@ -50,7 +48,7 @@ def sentences(outcomes: Outcomes, experiment: Ceiling) -> list[str]:
     sizes = shown(experiment)
     said = [_ladder(outcomes), _best(outcomes, sizes), _target(outcomes, experiment), _untried(outcomes, sizes)]
     said += [_worth(outcomes, arm, other, sizes) for arm, other in outcomes.pairs()]
-    said += [_inference(outcomes), _gaps(outcomes), _resolution(outcomes)]
+    said += [_focus(outcomes), _inference(outcomes), _gaps(outcomes), _resolution(outcomes)]
     said += [_plateau(outcomes), _scope(experiment)]
     return [sentence for sentence in said if sentence]
 
@@ -167,12 +165,26 @@ def _untried(outcomes: Outcomes, sizes: Sequence[int]) -> str:
         return ""
     means = _slashed([statistics.fmean(accuracies[seed] for seed in untried) for accuracies in by_size])
     tried = " and ".join(map(str, TRIED))
-    added = " and ".join(arm.name for arm in outcomes.arms if arm.name in ADDED)
+    added = " and ".join(arm.name for arm in outcomes.arms if arm in ADDED)
     later = f"{added} came later, when all seeds of the others were known; " if added else ""
     return (
         f"The arms were settled after trials with the seeds {tried}; {later}over the {len(untried)} other seeds "
         f"{_label(best)} has {means} %."
     )
+
+
+def _focus(outcomes: Outcomes) -> str:
+    """Focus beside every other rule in the same training at the largest size, seed by seed."""
+    items = outcomes.largest
+    others: dict[str, dict[str, dict[int, float]]] = {}
+    for arm, other in outcomes.rivals():
+        others.setdefault(arm.name, {})[other.name] = outcomes.by_seed(_own(other), items)
+    ahead = {arm: leads(outcomes.by_seed(Group(arm, OWN), items), found) for arm, found in others.items()}
+    shown = "; ".join(f"{arm} beside {lead}" for arm, lead in ahead.items() if lead)
+    of_whom = (
+        f"How far focus is ahead of other rules in the same training at {items:,} items, in points, with the paired"
+    )
+    return f"{of_whom} t-test over seeds: {shown}." if shown else ""
 
 
 def _inference(outcomes: Outcomes) -> str:

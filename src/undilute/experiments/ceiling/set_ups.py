@@ -48,6 +48,11 @@ class SetUp:
     scaled: bool = True
     set_size: str = "16"
 
+    @property
+    def training(self) -> SetUp:
+        """All of it but the rule, where the rule starts and how fast it learns."""
+        return replace(self, rule="", parameters={}, rule_rate=None)
+
     def network(self, seeds: tuple[int, ...]) -> Network:
         """The untrained networks."""
         return (LinearPathNetwork if self.skip else Network)(self._rule, seeds, self.scaled)
@@ -115,6 +120,11 @@ EXPONENTIAL = WEIGHT_DECAY.but(
 FOCUS_16 = EXPONENTIAL.but(
     "focus-16", "focus with K = 16 in place of SSMax, its s_min learned at 0.002", rule_rate=2e-3, **_focus(16)
 )
+TRIED = (0, 1)  # seeds on which the arms were tried out before they were settled
+ADDED = (  # arms that were thought of when ten seeds of all others were known
+    FOCUS_16.but("k-4", "K = 4 in place of 16", **_focus(4)),
+    FOCUS_16.but("focus-long", "twice the steps", longer=2.0),
+)
 ARMS = (
     PUBLISHED,
     DECAY,
@@ -128,7 +138,6 @@ ARMS = (
     EXPONENTIAL.but("no-skip", "the published encoding again, without the linear path", skip=False),
     EXPONENTIAL.but("long", "twice the steps", longer=2.0),
     FOCUS_16,
-    FOCUS_16.but("k-4", "K = 4 in place of 16", **_focus(4)),
-    FOCUS_16.but("focus-long", "twice the steps", longer=2.0),
+    *ADDED,
 )
 BY_NAME = {arm.name: arm for arm in ARMS}

@@ -11,7 +11,7 @@ from undilute.experiments.ceiling.set_ups import Arm
 from undilute.experiments.ceiling.training import OWN
 from undilute.experiments.evaluated import ARGMAX
 from undilute.experiments.max_retrieval.summary import Tested
-from undilute.experiments.over_seeds import ENOUGH_SEEDS, SIGNIFICANT, interval, paired_p_value, percents
+from undilute.experiments.over_seeds import ENOUGH_SEEDS, SIGNIFICANT, in_common, interval, paired_p_value, percents
 from undilute.experiments.result import Row
 from undilute.experiments.seeds_that_train import columns
 
@@ -118,6 +118,15 @@ class Outcomes(Tested[Group]):
         trained = {arm.name: arm for arm in self.arms}
         return [(arm, trained[arm.beside]) for arm in self.arms if arm.beside in trained]
 
+    def rivals(self) -> list[tuple[Arm, Arm]]:
+        """Every arm with focus, with each that has another rule in the same training."""
+        return [
+            (arm, other)
+            for arm in self.arms
+            for other in self.arms
+            if arm.set_up.rule == "focus" != other.set_up.rule and arm.set_up.training == other.set_up.training
+        ]
+
     def best_arm(self) -> Arm:
         """The arm that is best at the largest size with its own rule; of equals the first."""
         return max(self.arms, key=lambda arm: self.mean(Group(arm.name, OWN), self.largest))
@@ -129,9 +138,7 @@ class Outcomes(Tested[Group]):
 
     def change(self, group: Group, against: Group, items: int) -> Change:
         """One group beside another at one size."""
-        new, old = self.by_seed(group, items), self.by_seed(against, items)
-        both = [seed for seed in new if seed in old]
-        after, before = [new[seed] for seed in both], [old[seed] for seed in both]
+        after, before = in_common(self.by_seed(group, items), self.by_seed(against, items))
         low, high = interval([x - y for x, y in zip(after, before, strict=True)])
         return Change(
             group,
@@ -139,17 +146,19 @@ class Outcomes(Tested[Group]):
             items,
             statistics.fmean(before),
             statistics.fmean(after),
-            low if len(both) > 1 else None,
-            high if len(both) > 1 else None,
+            low if len(after) > 1 else None,
+            high if len(after) > 1 else None,
             paired_p_value(after, before),
-            len(both),
+            len(after),
         )
 
     def changes(self, sizes: Sequence[int]) -> list[Change]:
-        """Every arm beside its other, with its own rule and with the argmax; every rule beside an arm's own."""
+        """Every arm beside its other and its rivals, under own rules and the argmax; every rule beside an arm's own."""
         made = []
+        pairs = self.pairs()
+        pairs += [rivals for rivals in self.rivals() if rivals not in pairs]
         for items in sizes:
-            for arm, other in self.pairs():
+            for arm, other in pairs:
                 made += [self.change(Group(arm.name, name), Group(other.name, name), items) for name in (OWN, ARGMAX)]
             for group in self.values:
                 if group != group.own:

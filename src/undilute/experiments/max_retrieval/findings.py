@@ -247,7 +247,11 @@ def _focus(outcomes: Outcomes, experiment: MaxRetrieval, schedule: str) -> str:
     if focus is None:
         return ""
     items = max(outcomes.sizes(focus))
-    ahead = leads(outcomes.by_seed(focus, items), {rule: outcomes.by_seed(own[rule], items) for rule in own})
+    others = {rule: outcomes.by_seed(group, items) for rule, group in own.items()}
+    adaptive = Group("softmax", experiment.set_sizes[0], schedule, "adaptive")
+    if adaptive in outcomes.values:
+        others["adaptive on softmax's weights"] = outcomes.by_seed(adaptive, items)
+    ahead = leads(outcomes.by_seed(focus, items), others)
     of_whom = (
         f"How far focus is ahead at {items:,} items, {schedule} rate, in points, with the paired t-test over seeds"
     )
