@@ -20,6 +20,12 @@ from undilute.rules.parameters import count, number
 from undilute.rules.rows import broadcasts_to, working_dtype
 
 FEW = 8
+_PARALLEL = "torch.distributed.tensor.experimental."
+CONTEXT_PARALLEL = (  # where torch keeps what it has rerouted, in one version or another
+    f"{_PARALLEL}_attention",
+    f"{_PARALLEL}_context_parallel._attention",
+    f"{_PARALLEL}_context_parallel._sharding_rules",
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,12 @@ class Call:
     def is_step(self) -> bool:
         """Are there only a few queries, as in a step of decoding?"""
         return self.rows <= FEW
+
+    @property
+    def is_abstract(self) -> bool:
+        """Do the tensors have a shape but no numbers, as on the meta device or while torch traces a model?"""
+        tracing: Any = sys.modules.get("torch._subclasses.fake_tensor")
+        return self.query.is_meta or (tracing is not None and tracing.is_fake(self.query))
 
     def needs_gradient(self) -> bool:
         """Is this call part of a graph?"""
@@ -134,6 +146,7 @@ def prepare(
     """
     query, key, value = _autocast(query, key, value)
     check_tensors(query, key, value)
+    check_whole_sequence()
     groups = _groups(query, key, value, enable_gqa)
     shape = _logits_shape(query, key, value, groups)
     causal, offset = is_causal or past is not None, past or 0
@@ -143,7 +156,7 @@ def prepare(
         if _is_causal_bias(attn_mask):
             attn_mask, causal, offset = None, True, _offset(attn_mask, shape)
         else:
-            _check_mask(attn_mask, query, shape)
+            attn_mask = _checked_mask(attn_mask, query, shape)
     mask, bias = _split(attn_mask)
     return Call(
         query=query,
@@ -194,6 +207,20 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise InvalidTensor(f"key has length {key.shape[-2]} and value {value.shape[-2]}: one value per key is needed.")
 
 
+def check_whole_sequence() -> None:
+    """Refuse to run inside torch's ``context_parallel``, where every process holds a part of the keys.
+
+    It reroutes torch's own attention; ours would attend to the part alone, as if that were all.
+    """
+    for module in filter(None, map(sys.modules.get, CONTEXT_PARALLEL)):
+        replaced = torch.nn.functional.scaled_dot_product_attention in getattr(module, "_replaced_functions", ())
+        if replaced or getattr(module, "_cp_strategy_contexts", None):
+            raise InvalidValue(
+                "undilute.attention inside torch's context_parallel would see one process's part of the keys: "
+                "keep each sequence whole on its device, or share out its heads instead, as Ulysses parallelism does."
+            )
+
+
 def _groups(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> int:
     if not enable_gqa:
         return 1
@@ -238,7 +265,8 @@ def _offset(attn_mask: Any, shape: torch.Size) -> int:
     return shape[-1] - shape[-2] if attn_mask.variant.name == "LOWER_RIGHT" else 0
 
 
-def _check_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> None:
+def _checked_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor:
+    """The mask with at least one dimension, if it can be one."""
     if not isinstance(attn_mask, Tensor):
         raise InvalidTensor(f"attn_mask is {type(attn_mask).__name__}: must be a boolean or floating-point tensor.")
     if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
@@ -249,6 +277,7 @@ def _check_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> None:
         raise InvalidTensor(
             f"attn_mask has shape {tuple(attn_mask.shape)}: must broadcast to the weights' shape {tuple(shape)}."
         )
+    return attn_mask if attn_mask.dim() else attn_mask[None]
 
 
 def _split(attn_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -21,6 +21,8 @@ from torch.nn import functional as F
 
 from undilute.engine import masks, scaling
 from undilute.engine.call import Call
+from undilute.engine.once import once
+from undilute.rules.base import forward_of
 from undilute.rules.maps.sink import Sink
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.parameters import per_head
@@ -33,7 +35,7 @@ MASKED_ROWS = 256  # rows per kernel call when a mask has to be written out
 
 def obstacle(call: Call) -> str | None:
     """Why this route cannot run the call, or None."""
-    if not isinstance(call.rule.map, Softmax | Sink):
+    if forward_of(call.rule.map) not in (Softmax, Sink):
         return f"the map {type(call.rule.map).__name__} is not softmax-like"
     if call.bias is not None and call.bias.dtype.itemsize > call.query.dtype.itemsize:
         return "the kernel would round the additive mask to the queries' dtype"
@@ -76,15 +78,17 @@ def _run(call: Call) -> tuple[Tensor, Tensor | None]:
     out, lse = _attend(call, call.value)
     if isinstance(call.rule.map, Sink):
         share = torch.sigmoid(lse[..., None] - per_head("s", call.rule.map.s, lse[..., None]))
-        out = (out * share).to(out.dtype) if call.needs_gradient() else out.mul_(share)
-    return out, _entropy(call) if call.return_entropy else None
+        out = out * share if call.needs_gradient() else out.mul_(share)
+    return out.to(call.value.dtype), _entropy(call) if call.return_entropy else None
 
 
 def _with_positive_scale(call: Call) -> Call:
     """The same call with a scale > 0: the kernel multiplies it with the −inf of hidden keys."""
     if call.scale > 0:
         return call
-    return replace(call, query=call.query * call.scale, scale=1.0)
+    if call.scale == 0:
+        return replace(call, query=call.query * 0.0, scale=1.0)
+    return replace(call, query=-call.query, scale=-call.scale)
 
 
 def fold(call: Call) -> Call:
@@ -107,7 +111,8 @@ def _entropy(call: Call) -> Tensor:
 
 def _attend(call: Call, value: Tensor, query: Tensor | None = None, key: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """softmax(scale·q·kᵀ)·value and log-sum-exp, (..., Hq, L, Ev) and (..., Hq, L)."""
-    query, key = call.query if query is None else query, call.key if key is None else key
+    query = call.query if query is None else query
+    key, value = (t.to(query.dtype) for t in (call.key if key is None else key, value))
     *batch, heads, _, _ = (1, *call.logits_shape) if len(call.logits_shape) < 3 else call.logits_shape
     width = max(query.shape[-1], value.shape[-1])
     kv_heads = heads // call.groups
@@ -121,8 +126,18 @@ def _attend(call: Call, value: Tensor, query: Tensor | None = None, key: Tensor 
 
 
 def _four_dimensional(t: Tensor, batch: list[int], heads: int) -> Tensor:
-    """(..., H, L, E) with its leading dimensions expanded and flattened to (B, H, L, E)."""
-    return t.expand(*batch, heads, *t.shape[-2:]).reshape(-1, heads, *t.shape[-2:])
+    """(..., H, L, E) with its leading dimensions expanded and flattened to (B, H, L, E), as the kernel can read it."""
+    return readable(t.expand(*batch, heads, *t.shape[-2:]).reshape(-1, heads, *t.shape[-2:]))
+
+
+def readable(t: Tensor) -> Tensor:
+    """The same numbers where the kernel looks for them: features side by side, rows that do not overlap.
+
+    It never asks for the stride of the last dimension, and takes any other for granted that a matrix product does.
+    """
+    if t.stride(-1) == 1 and t.stride(-2) >= t.shape[-1]:
+        return t
+    return t.clone(memory_format=torch.contiguous_format)
 
 
 class Piece(NamedTuple):
@@ -203,7 +218,7 @@ class _Flash(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         if grad_out is None and grad_lse is None:
@@ -245,4 +260,4 @@ def _backward(
 
 
 def _cast(mask: Tensor | None, q: Tensor) -> Tensor | None:
-    return None if mask is None else mask.to(q.dtype)
+    return None if mask is None else mask.to(q.dtype, memory_format=torch.contiguous_format)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 from undilute.engine import flash, reference, rows, sparse
 from undilute.engine.call import Call
 from undilute.errors import InvalidValue, UnknownName
+from undilute.rules.base import Rule
 
 SMALL = 2**16  # logits; up to here dense is fastest, and it is differentiable twice
 
@@ -59,9 +60,14 @@ def choose(call: Call, forced: str | None = None) -> Route:
             raise UnknownName("route", forced, ROUTES)
         if (why := ROUTES[forced].obstacle(call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
-        return Route(forced, "asked for")
     logits = call.logits_shape.numel()
-    if logits <= SMALL or 0 in call.query.shape:
+    if logits == 0 or call.value.shape[-1] == 0:
+        return Route("reference", "no rows, no keys or no values: there is nothing to compute")
+    if call.is_abstract:
+        return Route("reference", "tensors without numbers: only shapes are worked out")
+    if forced is not None:
+        return Route(forced, "asked for")
+    if logits <= SMALL:
         return Route("reference", f"{logits:,} logits, where dense is fastest")
     return _step_route(call) if call.is_step else _fast_route(call)
 
@@ -107,4 +113,5 @@ _opaque: Callable[[Call, str | None], tuple[Tensor, Tensor | None]] | None = Non
 def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
     """Precision is ours to choose here, so autocast is off inside."""
     with torch.autocast(call.query.device.type, enabled=False):
-        return ROUTES[choose(call, forced).name].run(call)
+        route = ROUTES[choose(call, forced).name]
+        return route.run(replace(call, rule=Rule()) if call.is_abstract else call)

@@ -8,7 +8,6 @@ reference, so it is exact for whatever the rule is.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +17,9 @@ from torch import Tensor
 from undilute.engine import masks, reference, scaling
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
+from undilute.engine.once import once
 from undilute.measures.entropy import entropy
-from undilute.rules.base import Hide, Map, Scale
+from undilute.rules.base import Hide, Map, Rule, Scale, fits_forward, forward_of
 from undilute.rules.rows import working_dtype
 
 TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
@@ -48,10 +48,8 @@ def block_slices(call: Call) -> list[slice]:
 
 def _reference(call: Call, rows: slice, seed: int | None) -> tuple[Tensor, Tensor | None]:
     """The reference on one block; its dropout, if any, is the same forward and backward."""
-    with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
-        if seed is not None:
-            torch.manual_seed(seed + rows.start)
-        return reference.run(call)
+    draw = None if seed is None else torch.Generator(call.query.device).manual_seed(seed + rows.start)
+    return reference.run(call, draw)
 
 
 class _Rows(torch.autograd.Function):
@@ -59,17 +57,17 @@ class _Rows(torch.autograd.Function):
     def forward(
         ctx: Any, call: Call, seed: int | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *held: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        ctx.call, ctx.seed, ctx.held = call, seed, held
+        ctx.call, ctx.seed, ctx.held, ctx.blocks = call, seed, held, block_slices(call)
         ctx.save_for_backward(q, k, v, bias)
         ctx.set_materialize_grads(False)
         if has_fast_form(call) and (found := _fast(_folded(call))) is not None:
             return found
-        parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows in block_slices(call)]
+        parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows in ctx.blocks]
         out = torch.cat([part for part, _ in parts], -2)
         return out, torch.cat([part for _, part in parts if part is not None], -1) if call.return_entropy else None
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_out is None and grad_entropy is None:
             return (None,) * (6 + len(ctx.held))
@@ -77,7 +75,7 @@ class _Rows(torch.autograd.Function):
         call = replace(ctx.call, query=q, key=k, value=v, bias=bias)
         grads = [None if t is None else torch.zeros_like(t, dtype=working_dtype(q.dtype)) for t in (q, k, v, bias)]
         held_grads = [torch.zeros_like(t) for t in ctx.held]
-        for rows in block_slices(call):
+        for rows in ctx.blocks:
             keys = masks.reach(call, rows.start, rows.stop)
             with torch.enable_grad():  # parameters given per row are cut to the block, with their gradient
                 block = call.block(rows.start, rows.stop)
@@ -126,7 +124,7 @@ def _accumulate(
 
 def has_fast_form(call: Call) -> bool:
     """Do the in-place forms of map and scale apply?"""
-    has_one = type(call.rule.map).weigh_ is not Map.weigh_
+    has_one = forward_of(call.rule) is Rule and fits_forward(call.rule.map, "weigh_", Map)
     scale_fits = call.rule.scale.is_foldable or _scales_in_place(call)
     plain = scale_fits and call.bias is None and call.dropout == 0
     return has_one and plain and (call.is_step or call.has_finite_products())
@@ -135,7 +133,7 @@ def has_fast_form(call: Call) -> bool:
 def _scales_in_place(call: Call) -> bool:
     """Has the scale an in-place form, and is it the same for every head?  A block does not say which heads it holds."""
     scale, heads = call.rule.scale, call.logits_shape[-3] if len(call.logits_shape) > 2 else 1
-    return type(scale).multiply_ is not Scale.multiply_ and scale.for_heads(slice(0, 1), heads) is scale
+    return fits_forward(scale, "multiply_", Scale) and scale.for_heads(slice(0, 1), heads) is scale
 
 
 def _folded(call: Call) -> Call:
@@ -177,7 +175,7 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         out[heads, :, rows] = result.div_(divisor).unflatten(0, (-1, groups))
         if spread is not None:
             spread[heads, :, rows] = entropy(products).view(-1, groups, size)
-    out = out.view(*lead, call.rows, v.shape[-1]).to(call.query.dtype)
+    out = out.view(*lead, call.rows, v.shape[-1]).to(call.value.dtype)
     return out, None if spread is None else spread.view(*lead, call.rows)
 
 

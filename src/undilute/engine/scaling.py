@@ -9,7 +9,7 @@ from torch import Tensor
 
 from undilute.engine import masks
 from undilute.engine.call import Call
-from undilute.rules.base import Rule
+from undilute.rules.base import Rule, forward_of
 from undilute.rules.rows import working_dtype
 from undilute.rules.scales.of_entropy import OfEntropy
 from undilute.rules.scales.temperature import Temperature
@@ -17,13 +17,16 @@ from undilute.rules.scales.temperature import Temperature
 
 def is_trivial(rule: Rule) -> bool:
     """Does the rule's scale leave the logits alone?"""
-    return type(rule.scale) is Temperature and isinstance(rule.scale.T, float) and rule.scale.T == 1.0
+    plain = forward_of(rule) is Rule and rule.scale.is_foldable and type(rule.scale) is Temperature
+    return plain and isinstance(rule.scale.T, float) and rule.scale.T == 1.0
 
 
 def obstacle(call: Call) -> str | None:
     """Why the CPU kernels of the flash and sparse routes cannot take this call, whatever its map; or None."""
     scale = call.rule.scale
-    if not (scale.is_foldable or isinstance(scale, OfEntropy)):
+    if forward_of(call.rule) is not Rule:
+        return f"{type(call.rule).__name__} computes its weights in a forward of its own"
+    if not (scale.is_foldable or forward_of(scale) is OfEntropy):
         return f"the scale {type(scale).__name__} reads the logits"
     if call.query.device.type != "cpu":
         return f"its kernels are wired up for the CPU, not for {call.query.device.type}"
@@ -52,12 +55,15 @@ def fold(call: Call) -> Call:
 
 
 def multiply(call: Call, by: Tensor | float) -> Call:
-    """The same call with its logits multiplied by ``by`` and no scale of its own left."""
+    """The same call with its logits multiplied by ``by`` and no scale of its own left.
+
+    Half-precision queries become single: rounded once more after the product, they would be off by several times what
+    the attention itself is. Keys and values are left alone; the output goes by the values' dtype.
+    """
     unscaled = Rule(map=call.rule.map)
     if not isinstance(by, Tensor):
         bias = None if call.bias is None else call.bias * by
         return replace(call, scale=call.scale * by, bias=bias, rule=unscaled)
     bias = None if call.bias is None else call.bias * by.to(call.bias.dtype)
-    dtype = call.query.dtype
-    query = (call.query.to(torch.promote_types(dtype, by.dtype)) * by).to(dtype)
+    query = call.query.to(torch.promote_types(call.query.dtype, by.dtype)) * by
     return replace(call, query=query, bias=bias, rule=unscaled)

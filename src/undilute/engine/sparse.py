@@ -20,7 +20,9 @@ from torch import Tensor
 from undilute.engine import flash, masks, rows, scaling
 from undilute.engine.budget import memory_budget, support_budget
 from undilute.engine.call import Call
+from undilute.engine.once import once
 from undilute.engine.threads import share
+from undilute.rules.base import forward_of
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
 from undilute.rules.maps.focus import Focus
 from undilute.rules.maps.top_k import TopK
@@ -35,7 +37,7 @@ Array = np.ndarray[Any, Any]
 def obstacle(call: Call) -> str | None:
     """Why this route cannot run the call, or None."""
     rule = call.rule
-    if not isinstance(rule.map, Entmax | Focus | TopK):
+    if forward_of(rule.map) not in (Entmax, Focus, TopK):
         return f"the map {type(rule.map).__name__} has no support to find"
     for name in ("alpha", "s_min", "s_max"):
         if torch.as_tensor(getattr(rule.map, name, 0.0)).dim() > 1:
@@ -65,7 +67,7 @@ def _run(call: Call) -> tuple[Tensor, Tensor | None]:
         for t, own in ((call.query, lead), (call.key, kv_lead), (call.value, kv_lead))
     )
     out, entropy = _Sparse.apply(q, k, v, _epsilon(call), *_limits(call), call)  # type: ignore[no-untyped-call]
-    out = out.reshape(*lead, call.rows, v.shape[-1]).to(call.query.dtype)
+    out = out.reshape(*lead, call.rows, v.shape[-1]).to(call.value.dtype)
     return out, entropy.reshape(*lead, call.rows) if call.return_entropy else None
 
 
@@ -113,7 +115,7 @@ class _Sparse(torch.autograd.Function):
         return out, entropy
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         q, k, v, *of_rule = ctx.saved_tensors
         if grad_out is None and grad_entropy is None:

@@ -7,10 +7,11 @@ turns the scaled logits into weights (softmax, entmax, sigmoid, …). Any scale 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules import rows
@@ -19,6 +20,39 @@ from undilute.rules.parameters import Parametrised, count
 Hide = Callable[[float], object]
 Divisor = Tensor | float
 LOWEST = -1e30  # below any logit that ``hide`` meets: e^LOWEST is 0, and 0 · LOWEST is 0 too
+
+
+def forward_of(module: nn.Module) -> type | None:
+    """The class whose ``forward`` a scale, map or rule runs: what a fast route may know it by.
+
+    None if the object has a ``forward`` or hooks of its own, which only a call of it can honour.
+
+    Examples
+    --------
+    >>> import undilute as ud
+    >>> class Half(ud.rules.Softmax):
+    ...     def forward(self, logits, visible):
+    ...         return super().forward(logits, visible) / 2
+    >>> forward_of(ud.rules.LearnableSink(2)).__name__, forward_of(Half()).__name__
+    ('Sink', 'Half')
+    """
+    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    return _definer(module, "forward")
+
+
+def fits_forward(module: nn.Module, name: str, base: type) -> bool:
+    """Does a scale or map have the fast form ``name``, made for the ``forward`` that it runs?
+
+    A class that overrides ``forward`` and nothing more inherits a fast form of something else. ``base`` is the class
+    that declares the form and has none itself.
+    """
+    forward, definer = forward_of(module), _definer(module, name)
+    return forward is not None and definer is not base and issubclass(definer, forward)
+
+
+def _definer(module: nn.Module, name: str) -> type:
+    return next(kind for kind in type(module).__mro__ if name in vars(kind))
 
 
 class Scale(Parametrised):
@@ -66,7 +100,7 @@ class Scale(Parametrised):
     @property
     def is_foldable(self) -> bool:
         """Does the factor depend on n alone?"""
-        return type(self).forward is Scale.forward
+        return forward_of(self) is Scale
 
     def bound(self, n: int) -> float:
         """The largest |factor| a row of n visible keys can get."""
@@ -190,20 +224,26 @@ class Rule(Parametrised):
         """Lipschitz constant (ℓ₂ → ℓ₂) of logits → weights on rows of n visible keys; ``math.inf`` if there is none."""
         return self.scale.lipschitz(self.map, count("n", n))
 
-    def on(self, x: Tensor) -> Rule:
+    def on(self, x: Tensor) -> Self:
         """This rule for the layer input ``x`` (batch, queries, embed); differs only if the scale reads the input."""
         scale = self.scale.on(x)
-        return self if scale is self.scale else Rule(scale, self.map)
+        return self._with_parts(scale, self.map)
 
-    def rows(self, rows: slice, length: int) -> Rule:
+    def rows(self, rows: slice, length: int) -> Self:
         """This rule for some of ``length`` rows; differs only if a parameter is given per row."""
-        scale, map = self.scale.for_rows(rows, length), self.map.for_rows(rows, length)
-        return self if scale is self.scale and map is self.map else Rule(scale, map)
+        return self._with_parts(self.scale.for_rows(rows, length), self.map.for_rows(rows, length))
 
-    def heads(self, heads: slice | list[int], total: int) -> Rule:
+    def heads(self, heads: slice | list[int], total: int) -> Self:
         """This rule for some of ``total`` heads; differs only if a parameter is given per head."""
-        scale, map = self.scale.for_heads(heads, total), self.map.for_heads(heads, total)
-        return self if scale is self.scale and map is self.map else Rule(scale, map)
+        return self._with_parts(self.scale.for_heads(heads, total), self.map.for_heads(heads, total))
+
+    def _with_parts(self, scale: Scale, map: Map) -> Self:
+        """This rule, of its own class, with another scale and map."""
+        if scale is self.scale and map is self.map:
+            return self
+        twin = copy.copy(self)
+        twin._modules = self._modules | {"scale": scale, "map": map}
+        return twin
 
     @property
     def sums_to_one(self) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.rules.base import Map, Rule
+from undilute.rules.base import Map, Rule, forward_of
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.parameters import number
 from undilute.rules.registry import register
@@ -67,7 +67,7 @@ class EntropyAdaptive(OfEntropy):
         if n == 1:
             return map.lipschitz(1)
         jumps = math.log(n) > self.min_entropy and self._polynomial(self.min_entropy) > 1.0 + 1e-9
-        if jumps or not isinstance(map, Softmax):
+        if jumps or forward_of(map) is not Softmax:
             return math.inf
         slope = self._largest(self._polynomial.deriv(), n, lowest=0.0)
         return softmax_lipschitz(self.bound(n), slope, n)

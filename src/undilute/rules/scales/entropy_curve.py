@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.rules.base import Map, Rule
+from undilute.rules.base import Map, Rule, forward_of
 from undilute.rules.maps.softmax import Softmax
 from undilute.rules.parameters import finite, largest
 from undilute.rules.registry import register
@@ -108,7 +108,7 @@ class EntropyCurve(OfEntropy):
         slope = self._steepest(n)
         if slope == 0.0:
             return super().lipschitz(map, n)
-        return softmax_lipschitz(self.bound(n), slope, n) if isinstance(map, Softmax) else math.inf
+        return softmax_lipschitz(self.bound(n), slope, n) if forward_of(map) is Softmax else math.inf
 
     def _steepest(self, n: int) -> float:
         """The steepest slope of a line that reaches into (0, log n); 0 if none does."""
