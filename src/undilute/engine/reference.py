@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -23,7 +25,7 @@ def run(call: Call, draw: torch.Generator | None = None) -> tuple[Tensor, Tensor
     """
     dtype = rows.working_dtype(call.query.dtype)
     query, key, value = (t.to(dtype) for t in (call.query, call.key, call.value))
-    logits = _products(_by_key_head(query * call.scale, call.groups), key)
+    logits: Tensor = _Products.apply(_by_key_head(query, call.groups), key) * call.scale  # type: ignore[no-untyped-call]
     logits = (
         logits.reshape(*logits.shape[:-3], *call.logits_shape[-3:]) if call.groups > 1 else logits
     )  # (..., Hq, L, S)
@@ -40,13 +42,34 @@ def run(call: Call, draw: torch.Generator | None = None) -> tuple[Tensor, Tensor
     return out.reshape(*call.logits_shape[:-1], value.shape[-1]).to(call.query.dtype), spread
 
 
-def _products(query: Tensor, key: Tensor) -> Tensor:
-    """q·k, (..., L, S). A key that is not finite is so only to the rows that see it, in their gradients too.
+class _Products(torch.autograd.Function):
+    """q·kᵀ, (..., L, S), where a key that is not finite is so only to the rows that see it, in their gradients too.
 
-    In the product itself it would meet the gradient 0 of a row that does not see it, and 0 · NaN is NaN.
+    A row that does not see it has gradient 0 there, and a plain product would make NaN of 0 · NaN. Differentiable
+    any number of times, forward and backward, and under ``torch.vmap``.
     """
-    products = query @ key.nan_to_num().transpose(-1, -2)
-    return products.masked_fill(key.isnan().any(-1)[..., None, :], torch.nan)
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        query, key = (t.nan_to_num(0.0, 0.0, 0.0) for t in ctx.saved_tensors)
+        return (g @ key).sum_to_size(query.shape), (g.mT @ query).sum_to_size(key.shape)
+
+    @staticmethod
+    def jvp(ctx: Any, dquery: Tensor | None, dkey: Tensor | None) -> Tensor:
+        query, key = (t.nan_to_num(0.0, 0.0, 0.0) for t in ctx.saved_tensors)
+        change: Tensor = query.new_zeros(()) if dquery is None else dquery @ key.mT
+        return change if dkey is None else change + query @ dkey.mT
 
 
 def _by_key_head(t: Tensor, groups: int) -> Tensor:

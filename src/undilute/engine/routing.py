@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from undilute.engine import flash, reference, rows, sparse
+from undilute.engine import flash, reference, rows, scaling, sparse
 from undilute.engine.call import Call
 from undilute.errors import InvalidValue, UnknownName
 from undilute.rules.base import Rule
@@ -66,6 +66,8 @@ def choose(call: Call, forced: str | None = None) -> Route:
     if call.is_abstract:
         return Route("reference", "tensors without numbers: only shapes are worked out")
     if forced is not None:
+        if forced in PRAISE and (why := _too_large(forced, call)) is not None:
+            raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
         return Route(forced, "asked for")
     if logits <= SMALL:
         return Route("reference", f"{logits:,} logits, where dense is fastest")
@@ -74,7 +76,7 @@ def choose(call: Call, forced: str | None = None) -> Route:
 
 def _step_route(call: Call) -> Route:
     """A few queries against many keys: memory is no question, one pass over the keys is."""
-    if sparse.obstacle(call) is None:
+    if sparse.obstacle(call) is None and (call.rule.scale.is_foldable or _too_large("sparse", call) is None):
         return Route("sparse", f"{call.rows} queries; {PRAISE['sparse']}")
     if rows.has_fast_form(call):
         return Route("rows", f"{call.rows} queries: one pass over the keys")
@@ -84,13 +86,21 @@ def _step_route(call: Call) -> Route:
 def _fast_route(call: Call) -> Route:
     why_not = []
     for name, praise in PRAISE.items():
-        why = ROUTES[name].obstacle(call)
-        if why is None and not call.has_finite_products():
-            why = "products of query and key overflow"
+        why = ROUTES[name].obstacle(call) or _too_large(name, call)
         if why is None:
             return Route(name, praise)
         why_not.append(f"not {name}, since {why}")
     return Route("rows", f"blocks of query rows ({'; '.join(why_not)})")
+
+
+def _too_large(name: str, call: Call) -> str | None:
+    """Why the numbers of a call are too much for a fast route, or None."""
+    if not scaling.has_room(call):
+        return "its numbers are not finite, or products of query and key overflow"
+    reads_entropy = not call.rule.scale.is_foldable or (call.return_entropy and name == "flash")
+    if reads_entropy and not scaling.has_exact_entropy(call):
+        return "its logits are so large that rounding would spoil the entropy"
+    return None
 
 
 def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:

@@ -126,8 +126,8 @@ def has_fast_form(call: Call) -> bool:
     """Do the in-place forms of map and scale apply?"""
     has_one = forward_of(call.rule) is Rule and fits_forward(call.rule.map, "weigh_", Map)
     scale_fits = call.rule.scale.is_foldable or _scales_in_place(call)
-    plain = scale_fits and call.bias is None and call.dropout == 0
-    return has_one and plain and (call.is_step or call.has_finite_products())
+    plain = scale_fits and scaling.keeps_ties(call) and call.bias is None and call.dropout == 0
+    return has_one and plain and (call.is_step or scaling.has_room(call))
 
 
 def _scales_in_place(call: Call) -> bool:
@@ -161,7 +161,10 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
     for heads, rows, keys, shape in blocks:
         size = rows.stop - rows.start
         products, spare = (part[: shape.numel()].view(shape) for part in memory)
-        torch.bmm((q[heads, :, rows] * call.scale).reshape(*shape[:2], -1), k[heads, keys].mT, out=products)
+        own, late = q[heads, :, rows], not call.rule.map.is_continuous  # scaled before the product, ties are lost
+        torch.bmm((own if late else own * call.scale).reshape(*shape[:2], -1), k[heads, keys].mT, out=products)
+        if late:
+            products.mul_(call.scale)
         if call.is_step and not _have_room(products):
             return None
         logits, spare = products.view(-1, size, shape[-1]), spare.view(-1, size, shape[-1])
@@ -180,7 +183,7 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
 
 
 def _have_room(products: Tensor) -> bool:
-    """Are all products finite, with room to spare?  For longer calls ``Call.has_finite_products`` makes sure of it."""
+    """Are all products finite, with room to spare?  For longer calls ``scaling.has_room`` makes sure of it."""
     smallest, largest = torch.aminmax(products)
     return max(float(largest), -float(smallest)) < math.sqrt(torch.finfo(products.dtype).max)
 

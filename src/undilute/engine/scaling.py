@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -9,10 +10,13 @@ from torch import Tensor
 
 from undilute.engine import masks
 from undilute.engine.call import Call
-from undilute.rules.base import Rule, forward_of
+from undilute.rules.base import Rule, Scale, forward_of
+from undilute.rules.parameters import largest_magnitude
 from undilute.rules.rows import working_dtype
 from undilute.rules.scales.of_entropy import OfEntropy
 from undilute.rules.scales.temperature import Temperature
+
+ENTROPY_ERROR = 0.01  # nats; rounding of the logits may not make more
 
 
 def is_trivial(rule: Rule) -> bool:
@@ -28,6 +32,8 @@ def obstacle(call: Call) -> str | None:
         return f"{type(call.rule).__name__} computes its weights in a forward of its own"
     if not (scale.is_foldable or forward_of(scale) is OfEntropy):
         return f"the scale {type(scale).__name__} reads the logits"
+    if not keeps_ties(call):
+        return f"{type(call.rule.map).__name__} jumps: a scale folded into the queries would tell equal logits apart"
     if call.query.device.type != "cpu":
         return f"its kernels are wired up for the CPU, not for {call.query.device.type}"
     if call.dropout > 0:
@@ -35,6 +41,16 @@ def obstacle(call: Call) -> str | None:
     if call.bias is not None and (call.bias.requires_grad or not is_trivial(call.rule)):
         return "an additive mask needs its own gradient or scale"
     return None
+
+
+def keeps_ties(call: Call) -> bool:
+    """Does folding leave equal logits equal, or does the map not mind?
+
+    A factor that differs from row to row is multiplied into the queries and rounded there. Logits that were equal then
+    differ in their last digit, and a map that jumps (top-k, hard) chooses among them.
+    """
+    scale = call.rule.scale
+    return call.rule.map.is_continuous or (scale.is_foldable and not isinstance(factor(call), Tensor))
 
 
 def factor(call: Call) -> Tensor | float:
@@ -47,6 +63,32 @@ def factor(call: Call) -> Tensor | float:
             return float(one)
     n = masks.row_counts(call).clamp(min=1).to(dtype)
     return call.rule.scale.at_length(n.expand(*call.logits_shape[:-1], 1))
+
+
+def has_room(call: Call) -> bool:
+    """Are all logits certain to be finite, with room to spare?  The fast routes, unlike the reference, need that."""
+    scale = max(1.0, abs(call.scale)) * max(1.0, _largest_factor(call))
+    return call.largest_product() * scale < math.sqrt(_limits(call).max)
+
+
+def has_exact_entropy(call: Call) -> bool:
+    """Are the logits small enough for an entropy that is a difference of numbers as large as they are?"""
+    scale = abs(call.scale) * (max(1.0, _largest_factor(call)) if call.return_entropy else 1.0)
+    return call.largest_product() * scale * _limits(call).eps < ENTROPY_ERROR
+
+
+def _limits(call: Call) -> torch.finfo:
+    return torch.finfo(working_dtype(call.query.dtype))
+
+
+def _largest_factor(call: Call) -> float:
+    """The most that a rule's scale can multiply a call's logits by; ∞ if it does not say."""
+    scale = call.rule.scale
+    if is_trivial(call.rule):
+        return 1.0
+    if scale.is_foldable:
+        return largest_magnitude(factor(call))
+    return math.inf if type(scale).bound is Scale.bound else scale.bound(max(1, call.keys))
 
 
 def fold(call: Call) -> Call:

@@ -354,12 +354,15 @@ class _Problem:
             return self.all_products[task.head, task.rows, keys].clone(memory_format=torch.contiguous_format)
         tile = scratch.tile[: task.size * (keys.stop - keys.start)].view(task.size, -1)
         q, k = self.q_tensor[task.head, task.rows], self.k_tensor[task.kv, keys]
-        return torch.addmm(self.zero, q, k.T, beta=0.0, alpha=self.call.scale, out=tile)
+        inside = self.call.rule.map.is_continuous  # the product may scale its operands, so that ties are lost
+        torch.addmm(self.zero, q, k.T, beta=0.0, alpha=self.call.scale if inside else 1.0, out=tile)
+        return tile if inside else tile.mul_(self.call.scale)
 
     def _all_products(self) -> Tensor:
         """All logits of a few queries, (heads, L, S), by torch's own threads."""
-        q, k = self.q_tensor * self.call.scale, self.k_tensor
-        return torch.bmm(q.view(len(k), -1, q.shape[-1]), k.mT).view(len(q), -1, k.shape[-2])
+        q, k = self.q_tensor, self.k_tensor
+        products = torch.bmm(q.view(len(k), -1, q.shape[-1]), k.mT).mul_(self.call.scale)
+        return products.view(len(q), -1, k.shape[-2])
 
     def _mask(self, tile: Tensor, task: _Task, keys: slice) -> None:
         for t, hides in ((self.call.bias, False), (self.call.mask, True)):

@@ -126,12 +126,15 @@ class Map(Parametrised):
     is_sparse : can it give exactly 0 to all but a few visible keys?
     is_shift_invariant : does adding a constant to a row leave its weights alone?
     is_monotone : does a larger scaled logit never get less weight than a smaller one in its row?
+    is_continuous : do the weights move little where the logits do?  False if a key can enter or leave at a jump: the
+        fast routes then take care that rounding makes no difference between equal logits
     """
 
     sums_to_one: ClassVar[bool] = True
     is_sparse: ClassVar[bool] = False
     is_shift_invariant: bool = True
     is_monotone: bool = True
+    is_continuous: ClassVar[bool] = True
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         """Weights of each row.

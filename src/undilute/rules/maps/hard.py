@@ -21,6 +21,7 @@ class Hard(Map):
     """1 on the largest logit (1/m on each of m equal ones), 0 elsewhere; gradient of softmax."""
 
     is_sparse = True
+    is_continuous = False
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         top = ((logits == masked_max(logits, visible)) & visible).to(logits.dtype)

@@ -29,6 +29,7 @@ class TopK(Map):
     """
 
     is_sparse = True
+    is_continuous = False
 
     def __init__(self, k: int | None = None, fraction: float | None = None) -> None:
         super().__init__()

@@ -1,0 +1,429 @@
+"""Does every route give what the reference gives, whatever it is called with?  Calls drawn at random, by the thousand.
+
+A :class:`Case` is one call, as data: rule, shapes, dtype, how each tensor lies in memory, masks, numbers. ``check``
+runs it on every route that accepts it, and on the one that would be chosen if every call were large, against the
+reference in float64; it asserts which route ran, and compares outputs, entropies and gradients. Hypothesis draws the
+cases and shrinks what fails.
+
+    make fuzz                                          # for ever, or SECONDS=3600 SEED=7
+    python -m tests.engine.fuzzing --seconds 60        # the same
+    python -c "from tests.engine.fuzzing import *; check(Case(...))"      # what it printed
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import hypothesis
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+import undilute as ud
+from tests.cases import RULES
+from tests.engine.ran import only
+from undilute.engine import flash, routing, rows, sparse
+from undilute.engine.call import Call, prepare
+from undilute.errors import InvalidValue
+from undilute.rules import Entmax, Focus, Hard, Rule, Sigmoid, Softpick, TopK
+from undilute.rules.rows import working_dtype
+
+SMALL_BLOCKS = {
+    (sparse, "ROWS"): 5,
+    (sparse, "TILE"): 7,
+    (sparse, "ROOM"): 3,
+    (flash, "MASKED_ROWS"): 6,
+    (flash, "PART"): 1,
+    (rows, "FAST_LOGITS"): 1,
+    (rows, "FAST_ROWS"): 5,
+    (rows, "TEMPORARIES"): 2**14,
+}
+JUMPING = (TopK, Hard)  # the weights jump: only exact arithmetic tells what they are
+KINKED = (TopK, Hard, Focus, Softpick, Entmax)  # where logits tie, rounding decides which slope they have
+
+
+# ---------------------------------------------------------------- how a tensor lies in memory
+
+Layout = Callable[[Tensor], Tensor]
+LAYOUTS: dict[str, Layout] = {
+    "contiguous": lambda t: t,
+    "transposed": lambda t: t.mT.clone(memory_format=torch.contiguous_format).mT,
+    "heads last": lambda t: t if t.dim() < 3 else t.transpose(-3, -2).clone().transpose(-3, -2),
+    "every other feature": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "every other row": lambda t: t.repeat_interleave(2, -2)[..., ::2, :],
+    "inside a larger one": lambda t: torch.nn.functional.pad(t, (3, 2, 1, 1))[..., 1:-1, 3:-2],
+    "offset by one": lambda t: torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape),
+    "one feature, expanded": lambda t: t[..., :1].expand(t.shape),
+    "one row, expanded": lambda t: t[..., :1, :].expand(t.shape),
+    "one head, expanded": lambda t: t if t.dim() < 3 else t[..., :1, :, :].expand(t.shape),
+    "one number, expanded": lambda t: t[..., :1, :1].expand(t.shape),
+    "rows that overlap": lambda t: _overlapping(t),
+    "odd strides": lambda t: _odd_strides(t),
+}
+
+
+def _overlapping(t: Tensor) -> Tensor:
+    """Each row begins one number after the one before it."""
+    flat = t.flatten()
+    *lead, length, features = t.shape
+    each = length + features - 1
+    needed = math.prod(lead) * each
+    flat = flat.repeat(-(-max(1, needed) // max(1, flat.numel())) if flat.numel() else 1)
+    strides = [math.prod(lead[i + 1 :]) * each for i in range(len(lead))]
+    return flat.as_strided(t.shape, (*strides, 1, 1)) if t.numel() else t
+
+
+def _odd_strides(t: Tensor) -> Tensor:
+    """Dimensions of size 1 may have any stride, and nobody may rely on it."""
+    strides = [7919 if size == 1 else stride for size, stride in zip(t.shape, t.contiguous().stride(), strict=True)]
+    return t.contiguous().as_strided(t.shape, strides)
+
+
+# ---------------------------------------------------------------- one call, as data
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call. The defaults are the simplest: what a failing case is shrunk towards."""
+
+    rule: str = "softmax"
+    dtype: str = "float64"
+    batch: tuple[int, ...] = ()
+    has_heads: bool = True
+    kv_heads: int = 1
+    groups: int = 1
+    length: int = 1
+    keys: int = 1
+    features: int = 1
+    width: int = 1
+    numbers: str = "normal"
+    layouts: tuple[str, str, str] = ("contiguous", "contiguous", "contiguous")
+    mask: str = "none"
+    window: int | None = None
+    scale: float | None = None
+    upstream: str = "random"
+    small_blocks: bool = True
+    threads: int = 1
+    seed: int = 0
+
+    @property
+    def made(self) -> Rule:
+        return CASES[self.rule]
+
+
+CASES: dict[str, Rule] = {
+    **RULES,
+    "ssmax falling": ud.rules.get("ssmax", s=-0.5, b=0.2),
+    "cold": ud.rules.get("temperature", T=1e-3),
+    "hot": ud.rules.get("temperature", T=1e6),
+    "frozen": ud.rules.get("temperature", T=1e-30),
+    "one-hot entmax": ud.rules.get("entmax", alpha=1.5),
+    "adaptive entmax": Rule(ud.rules.EntropyAdaptive(), Entmax(1.5)),
+    "adaptive sigmoid": Rule(ud.rules.EntropyAdaptive(), Sigmoid()),
+}
+NUMBERS = ("normal", "close", "sharp", "ties", "zeros", "one key repeated", "huge", "some infinite", "hidden NaN")
+MASKS = ("none", "causal", "lower right", "boolean", "keys", "per head", "transposed", "no number", "rows see nothing")
+MASKS += ("nothing", "added", "added, some hidden", "added and learned", "lowest")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Any call at all."""
+    few = st.integers(1, 9)
+    has_heads = draw(st.booleans())
+    batch = draw(st.sampled_from([(), (1,), (2,), (2, 3), (0,)])) if has_heads else ()
+    some = st.integers(1, 20)
+    if not batch:
+        some = st.one_of(some, st.sampled_from([1, 8, 9, 31, 63, 64, 65, 129]))
+    name = draw(st.sampled_from(sorted(CASES)))
+    jumps = isinstance(CASES[name].map, JUMPING)
+    layout = st.sampled_from(sorted(LAYOUTS))
+    return Case(
+        rule=name,
+        dtype=draw(st.sampled_from(["float64", "float64", "float32", "bfloat16", "float16"])),
+        batch=batch,
+        has_heads=has_heads,
+        kv_heads=draw(st.integers(1, 2)),
+        groups=draw(st.integers(1, 3)) if has_heads else 1,
+        length=draw(some),
+        keys=draw(some),
+        features=draw(st.one_of(few, st.sampled_from([16, 64]))),
+        width=draw(few),
+        numbers="ties" if jumps else draw(st.sampled_from(NUMBERS)),
+        layouts=(draw(layout), draw(layout), draw(layout)),
+        mask=draw(st.sampled_from(MASKS)),
+        window=draw(st.one_of(st.none(), st.integers(1, 50))),
+        scale=draw(st.sampled_from([None, 0.0, 0.5, -1.0, 0.3, 1e-20, -7.0])),
+        upstream=draw(st.sampled_from(["random", "sum", "transposed", "entropy alone"])),
+        small_blocks=draw(st.booleans()),
+        threads=draw(st.integers(1, 2)),
+        seed=draw(st.integers(0, 2**20)),
+    )
+
+
+# ---------------------------------------------------------------- its tensors
+
+
+@dataclass
+class Inputs:
+    """Leaves that gradients are taken for, and the call's arguments made of them."""
+
+    leaves: list[Tensor]
+    arguments: tuple[Tensor, Tensor, Tensor]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def inputs(case: Case, dtype: torch.dtype) -> Inputs:
+    """The tensors of a case: the same numbers whatever the dtype, which are those of the case's own."""
+    draw, own = torch.Generator().manual_seed(case.seed), getattr(torch, case.dtype)
+    heads = case.kv_heads if case.has_heads else 1
+    shapes = [(heads * case.groups, case.length, case.features), (heads, case.keys, case.features)]
+    shapes.append((heads, case.keys, case.width))
+    shapes = [(*case.batch, *shape) if case.has_heads else shape[1:] for shape in shapes]
+    mask = _mask(case, draw)
+    numbers = [_numbers(case, shape, draw, is_value=i == 2).to(own) for i, shape in enumerate(shapes)]
+    if case.numbers == "one key repeated":
+        numbers[1] = numbers[1][..., :1, :].expand(numbers[1].shape).clone()
+    if case.numbers == "hidden NaN":
+        unseen = ~_seen(case, mask)
+        numbers[1][..., unseen, :] = torch.nan
+    leaves = [t.to(dtype).requires_grad_() for t in numbers]
+    laid = tuple(LAYOUTS[name](t) for name, t in zip(case.layouts, leaves, strict=True))
+    options: dict[str, Any] = {"enable_gqa": case.has_heads, "scale": case.scale, "sliding_window": case.window}
+    if case.mask == "causal":
+        options["is_causal"] = True
+    elif type(mask) is Tensor and mask.is_floating_point():
+        bias = mask.to(own).to(dtype)
+        if case.mask == "lowest":  # how Hugging Face hides a key: the lowest number of the dtype it is in
+            bias = torch.where(bias == -torch.inf, torch.finfo(dtype).min, bias)
+        if case.mask == "added and learned":
+            leaves.append(bias.requires_grad_())
+        options["attn_mask"] = bias
+    elif mask is not None:
+        options["attn_mask"] = mask
+    return Inputs(leaves, laid, options)  # type: ignore[arg-type]
+
+
+def _numbers(case: Case, shape: tuple[int, ...], draw: torch.Generator, is_value: bool) -> Tensor:
+    plain = torch.randn(shape, generator=draw, dtype=torch.float64)
+    if is_value:
+        return plain
+    match case.numbers:
+        case "close":
+            return plain * 0.01
+        case "sharp":
+            return plain * 4
+        case "ties":
+            return torch.randint(-2, 3, shape, generator=draw).double()
+        case "zeros":
+            return plain * 0
+        case "huge":
+            return plain * {"float64": 1e150, "float16": 1e4}.get(case.dtype, 1e17)  # products do not overflow
+        case "some infinite":
+            return plain.masked_fill(torch.rand(shape, generator=draw) < 0.02, torch.inf)
+    return plain
+
+
+def _mask(case: Case, draw: torch.Generator) -> Any:
+    """The mask of a case, a boolean one or float64."""
+    shape = (case.length, case.keys)
+    seen = torch.rand(shape, generator=draw) < 0.6
+    bias = torch.randn(shape, generator=draw, dtype=torch.float64)
+    if isinstance(case.made.map, JUMPING):
+        bias = bias.round()
+    lead = (*case.batch, case.kv_heads * case.groups) if case.has_heads else ()
+    match case.mask:
+        case "lower right":
+            return causal_lower_right(*shape)
+        case "boolean":
+            return seen
+        case "keys":
+            return seen[0]
+        case "per head":
+            return torch.rand((*lead, *shape), generator=draw) < 0.6
+        case "transposed":
+            return seen.mT.contiguous().mT
+        case "no number":
+            return seen[0, 0]
+        case "rows see nothing":
+            return seen[:, :1].expand(shape)
+        case "nothing":
+            return torch.zeros(1, dtype=torch.bool)
+        case "added" | "added and learned":
+            return bias
+        case "added, some hidden" | "lowest":
+            return bias.masked_fill(~seen, -torch.inf).mT.contiguous().mT
+    return None
+
+
+def _seen(case: Case, mask: Any) -> Tensor:
+    """(keys,): which keys any row sees."""
+    ahead = torch.arange(case.keys) - torch.arange(case.length)[:, None]
+    seen = torch.ones(ahead.shape, dtype=torch.bool)
+    if case.mask == "lower right":
+        ahead = ahead - (case.keys - case.length)
+    if case.mask in ("causal", "lower right"):
+        seen = ahead <= 0
+    if case.window is not None:
+        seen = seen & (ahead.abs() < case.window)
+    if type(mask) is Tensor:
+        shown = mask if mask.dtype == torch.bool else mask != -torch.inf
+        seen = seen & shown
+    return seen.reshape(-1, case.keys).any(0)
+
+
+# ---------------------------------------------------------------- checking it
+
+
+@contextmanager
+def _surroundings(case: Case) -> Iterator[None]:
+    """Blocks so small that the case crosses their borders, if it says so; every call counts as large."""
+    threads = torch.get_num_threads()
+    changed = [patch.object(routing, "SMALL", 0)]
+    if case.small_blocks:
+        changed += [patch.object(module, name, value) for (module, name), value in SMALL_BLOCKS.items()]
+    for each in changed:
+        each.start()
+    torch.set_num_threads(case.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        for each in changed:
+            each.stop()
+
+
+def check(case: Case) -> list[str]:
+    """Run a case on every route that accepts it; the names of those that ran. AssertionError if one is wrong."""
+    with _surroundings(case):
+        overflows = case.numbers in ("huge", "some infinite") or case.rule == "frozen"  # in a dtype of its own
+        wanted = _results(case, getattr(torch, case.dtype) if overflows else torch.float64, "reference")
+        prepared = _prepared(case)
+        ran = []
+        for asked in (None, "flash", "sparse", "rows", "reference"):
+            try:
+                chosen = routing.choose(prepared, asked).name
+            except InvalidValue:
+                continue  # refused in a sentence
+            if chosen in ran:  # by itself, and it would do the same again
+                continue
+            with only(chosen, overflows or case.numbers == "hidden NaN"):
+                got = _results(case, getattr(torch, case.dtype), asked)
+            _compare(case, asked or f"chosen: {chosen}", got, wanted)
+            ran.append(chosen)
+    return ran
+
+
+def _prepared(case: Case) -> Call:
+    given = inputs(case, getattr(torch, case.dtype))
+    return prepare(*given.arguments, **given.options, rule=case.made, return_entropy=True)
+
+
+def _results(case: Case, dtype: torch.dtype, route: str | None) -> dict[str, Tensor | None]:
+    """Output, entropy and the gradients of all leaves."""
+    given = inputs(case, dtype)
+    out, entropy = ud.attention(*given.arguments, **given.options, rule=case.made, return_entropy=True, route=route)
+    draw = torch.Generator().manual_seed(case.seed + 1)
+    up = torch.randn(out.shape, generator=draw, dtype=torch.float64).to(getattr(torch, case.dtype)).to(dtype)
+    up_entropy = torch.randn(entropy.shape, generator=draw, dtype=torch.float64).to(entropy.dtype)
+    objective = {
+        "random": (out * up).sum() + (entropy * up_entropy).sum() * 0.1,
+        "sum": out.sum(),
+        "transposed": (out.mT.contiguous() * up.mT.contiguous()).mT.sum(),
+        "entropy alone": entropy.sum(),
+    }[case.upstream]
+    gradients = torch.autograd.grad(objective, given.leaves, allow_unused=True)
+    names = ("query", "key", "value", "bias")
+    return {"out": out.detach(), "entropy": entropy.detach()} | {
+        f"gradient of {name}": None if g is None else g for name, g in zip(names, gradients, strict=False)
+    }
+
+
+def _compare(case: Case, route: str, got: dict[str, Tensor | None], wanted: dict[str, Tensor | None]) -> None:
+    own = getattr(torch, case.dtype)
+    steepness = _steepness(case)
+    error = torch.finfo(working_dtype(own)).eps * 500 * steepness
+    tied = case.numbers in ("ties", "zeros", "one key repeated") or "expanded" in case.layouts[1]
+    kinked = isinstance(case.made.map, KINKED)
+    for name, expected in wanted.items():
+        is_gradient = name.startswith("gradient")
+        if is_gradient and ((kinked and (tied or own != torch.float64)) or case.numbers in ("huge", "some infinite")):
+            continue
+        found = got[name]
+        if expected is None or found is None:
+            assert expected is None or not expected.any(), f"{route}: no {name}"
+            continue
+        rounding = 0.0 if name == "entropy" else torch.finfo(own).eps
+        scale = expected.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if expected.numel() else 0.0
+        tolerance = (error + rounding) * (16 * steepness if is_gradient else 1) * max(1.0, scale)
+        assert found.dtype == (working_dtype(own) if name == "entropy" else own), f"{route}: {name} is {found.dtype}"
+        torch.testing.assert_close(
+            found.double(),
+            expected.double(),
+            rtol=0.0,
+            atol=tolerance,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{route}: {name} is wrong for {case}\n{text}",
+        )
+
+
+def _steepness(case: Case) -> float:
+    """By how much the rule and the size of the logits magnify the rounding of a product."""
+    query, key, _ = inputs(case, torch.float64).arguments
+    heads = query.shape[-3] // key.shape[-3] if case.has_heads else 1
+    products = (query.detach() @ key.detach().repeat_interleave(heads, -3 if case.has_heads else 0).mT).abs()
+    size = products.nan_to_num(0.0, 0.0, 0.0).max().item() if products.numel() else 0.0
+    size = 1.0 if case.numbers == "huge" else size * (case.features**-0.5 if case.scale is None else abs(case.scale))
+    slope = {"cold": 1e3, "frozen": 1e30, "entmax 3": 100.0, "entmax 1.01": 20.0}.get(case.rule, 1.0)
+    return (1.0 + size) * slope * (10.0 if isinstance(case.made.map, Focus) else 1.0)
+
+
+def hunt(seed: int, examples: int) -> None:
+    """Draw so many cases; the first that fails, shrunk, is raised."""
+
+    warnings.filterwarnings("ignore", "Lower right causal bias will produce NaNs")  # zeros here
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
+    @given(case=cases())
+    def every_route_is_the_reference(case: Case) -> None:
+        check(case)
+
+    every_route_is_the_reference()
+
+
+def main() -> None:
+    """Hunt until the time is up, or something fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=math.inf, help="how long; for ever by default")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="the first seed; the next ones follow")
+    parser.add_argument("--examples", type=int, default=1000, help="cases of one seed")
+    given_ = parser.parse_args()
+    start, seed = time.monotonic(), given_.seed
+    while time.monotonic() - start < given_.seconds:
+        hunt(seed, given_.examples)
+        seed += 1
+        done, taken = (seed - given_.seed) * given_.examples, time.monotonic() - start
+        print(f"{done:,} calls on every route, seeds {given_.seed} to {seed - 1}, {taken:,.0f} s: nothing", flush=True)
+
+
+if __name__ == "__main__":
+    main()
