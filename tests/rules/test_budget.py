@@ -48,10 +48,8 @@ def test_value_and_gradient_equal_the_entmax_packages(budget: float) -> None:
     p, q = Rule(map=Budget(budget))(ours), package.budget_bisect(theirs, budget, n_iter=100)
     torch.testing.assert_close(p, q, rtol=0, atol=1e-13)
     (p * upstream).sum().backward()
-    same = ((p > 0) == (q > 0)).all(-1) & ((p < 1) == (q < 1)).all(-1)  # the package may leave 1 − 1e-16 in place of 1
-    assert same.double().mean() > 0.9
     (q * upstream).sum().backward()
-    torch.testing.assert_close(ours.grad[same], theirs.grad[same], rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-12)
 
 
 def test_the_figures_of_the_entmax_packages_own_test() -> None:
@@ -105,7 +103,7 @@ def test_keys_far_above_cost_the_others_no_digits(far: float, dtype: torch.dtype
 
 
 def test_whole_keys_have_no_gradient() -> None:
-    """The package's bisection leaves 1 − 1e-16 on some of them, and a gradient of 1/2 between two."""
+    """A weight of 1 − 1e-16 in place of 1 would count as free to move, and give two equal keys a gradient of 1/2."""
     z = torch.tensor([[5.0, 5.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [9.0, 3.0, 1.5, -4.0]], requires_grad=True)
     p = Rule(map=Budget(2.0))(z)
     assert p.tolist() == [[1, 1, 0, 0]] * 3
