@@ -62,8 +62,8 @@ def test_the_figures_of_the_entmax_packages_own_test() -> None:
 
 @pytest.mark.parametrize("alpha", [1.05, 1.5, 2.0, 3.0, 8.0, 1000.0])  # the package's gradient is NaN at 1000
 def test_gradients_in_logits_and_alpha(alpha: float) -> None:
-    z, a = rows(5, 6, seed=4, spread=0.4).requires_grad_(), torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-    mask = some_mask(5, 6, seed=5)
+    z, a = rows(3, 5, seed=4, spread=0.4).requires_grad_(), torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    mask = some_mask(3, 5, seed=5)
     assert torch.autograd.gradcheck(lambda t, b: Rule(map=Normmax(b))(t, mask), (z, a), atol=1e-5)
     if alpha <= 2:
         assert torch.autograd.gradgradcheck(lambda t: Rule(map=Normmax(alpha))(t, mask), (z,))
@@ -117,12 +117,12 @@ def test_the_constant_at_two_is_reached(n: int) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.8])
-@pytest.mark.parametrize("n", [2, 6, 50])
+@pytest.mark.parametrize("n", [2, 6, 20])
 def test_the_constant_below_two_is_of_the_right_size(alpha: float, n: int) -> None:
     """Never exceeded, and at most 3 times what one key against n − 1 equal ones reaches."""
-    top = torch.linspace(1 / n, 1, 2001, dtype=torch.float64)[:-1, None]
+    top = torch.linspace(1 / n, 1, 401, dtype=torch.float64)[:-1, None]
     led = torch.cat([top, ((1 - top) / (n - 1)).expand(-1, n - 1)], -1)
-    p = torch.cat([led, rows(2000, n, seed=n, spread=2.0).softmax(-1)])
+    p = torch.cat([led, rows(400, n, seed=n, spread=2.0).softmax(-1)])
     weigh = torch.eye(n, dtype=torch.float64) - p[:, None, :]  # I − 1pᵀ
     r = p ** (2 - alpha) * (p**alpha).sum(-1, keepdim=True) ** ((alpha - 1) / alpha)
     norms = torch.linalg.matrix_norm(weigh.mT @ (r[..., None] * weigh), ord=2) / (alpha - 1)
