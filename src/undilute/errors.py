@@ -16,7 +16,7 @@ class UndiluteError(Exception):
 
 
 class InvalidValue(UndiluteError, ValueError):
-    """A parameter has a value that makes no sense, such as ``alpha = 0.5``."""
+    """A parameter has a value that makes no sense, such as ``alpha = -1``."""
 
 
 class InvalidTensor(UndiluteError, ValueError, RuntimeError):

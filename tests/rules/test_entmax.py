@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import undilute as ud
 from tests.cases import rows, some_mask
 from undilute.rules import Entmax, LearnableEntmax, Rule
 
@@ -158,13 +159,88 @@ def test_learned_alpha_at_its_limits(dtype: torch.dtype) -> None:
         torch.testing.assert_close(got, limit, rtol=0, atol=4 * torch.finfo(dtype).eps)
 
 
-def test_an_alpha_that_drifts_below_one_is_softmax() -> None:
-    alpha = torch.nn.Parameter(torch.tensor(1.5))
-    rule = Rule(map=Entmax(alpha))
-    with torch.no_grad():
-        alpha.fill_(0.9)
-    z = rows(3, 6, seed=14).float()
-    torch.testing.assert_close(rule(z), z.softmax(-1))
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 0.75, 0.99])
+def test_below_one_it_is_the_entmax_packages(alpha: float) -> None:
+    z, upstream = rows(40, 25, seed=15, spread=1.0), rows(40, 25, seed=16)
+    ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
+    our_alpha, their_alpha = (torch.tensor(alpha, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    p = Rule(map=Entmax(our_alpha))(ours)
+    q = package.entmax_bisect(theirs, their_alpha, dim=-1, n_iter=80)
+    torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
+    (p * upstream).sum().backward()
+    (q * upstream).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(our_alpha.grad, their_alpha.grad, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 0.9, 0.9999])
+def test_gradients_below_one(alpha: float) -> None:
+    z = rows(3, 5, seed=17).requires_grad_()
+    a = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t, b: Rule(map=Entmax(b))(t), (z, a), eps=1e-6, atol=1e-5)
+    assert torch.autograd.gradgradcheck(Rule(map=Entmax(alpha)), (z,))
+
+
+def test_below_one_every_key_has_weight_and_the_tail_is_a_power() -> None:
+    """Far below the top, p·d^(1/(1−α)) no longer changes with the distance d."""
+    z = torch.tensor([0.0, -1e3, -1e4, -1e5], dtype=torch.float64)
+    for alpha in (0.2, 0.5, 0.8):
+        p = Rule(map=Entmax(alpha))(z)
+        assert (p > 0).all()
+        assert not Entmax(alpha).is_sparse
+        slopes = p[1:].log().diff() / (-z[1:]).log().diff()
+        torch.testing.assert_close(slopes, torch.full_like(slopes, -1 / (1 - alpha)), rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.95])
+def test_the_constant_below_one_is_reached_and_never_exceeded(alpha: float) -> None:
+    """The Jacobian's norm over random weights of 8 keys, and over (1/2, 1/2, 0, …)."""
+    p = torch.cat([rows(4000, 8, seed=18, spread=3.0).softmax(-1), torch.tensor([[0.5, 0.5] + [0.0] * 6])])
+    u = p ** (2 - alpha)
+    jacobian = torch.diag_embed(u) - u[:, :, None] * u[:, None] / u.sum(-1)[:, None, None]
+    norms = torch.linalg.matrix_norm(jacobian, ord=2)
+    for n in (2, 8, 10**6):
+        assert Entmax(alpha).lipschitz(n) == pytest.approx(float(norms[-1]))
+    assert norms.max() <= Entmax(alpha).lipschitz(8) * (1 + 1e-12)
+
+
+def test_alphas_on_both_sides_of_one() -> None:
+    """As in the entmax package, each row may have an α of its own."""
+    z, alphas = rows(5, 6, seed=19), torch.tensor([0.05, 0.7, 1.2, 1.5, 2.5], dtype=torch.float64)[:, None]
+    p = Rule(map=Entmax(alphas))(z)
+    for row, alpha in enumerate(alphas[:, 0].tolist()):
+        torch.testing.assert_close(p[row], Rule(map=Entmax(alpha))(z[row]), rtol=0, atol=1e-12)
+    assert Entmax(alphas).is_sparse
+
+
+@pytest.mark.parametrize("alpha", [0.5, torch.tensor([1.5, 0.8])], ids=["one", "per head"])
+def test_the_sparse_route_leaves_alphas_below_one_to_others(alpha: float | Tensor) -> None:
+    """Its kernels know α > 1 only, and would take any other for softmax."""
+    q, k, v = (rows(1, 2, 300, 8, seed=20 + i).requires_grad_() for i in range(3))
+    rule = Entmax(alpha)
+    chosen = ud.explain(q, k, v, rule=rule)
+    assert chosen.name == "rows"
+    assert "not sparse, since alpha below 1 gives every key some weight" in str(chosen)
+    with pytest.raises(ud.InvalidValue, match="route = 'sparse' cannot run this call: alpha below 1"):
+        ud.attention(q, k, v, rule=rule, route="sparse")
+    found = []
+    for route in (None, "reference"):
+        out = ud.attention(q, k, v, rule=rule, route=route)
+        found.append((out, *torch.autograd.grad(out.square().sum(), (q, k, v))))
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_learned_alpha_may_pass_through_one() -> None:
+    alpha = torch.nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+    rule, z = Rule(map=Entmax(alpha)), rows(3, 6, seed=14)
+    for drifted, expected in ((0.9, Rule(map=Entmax(0.9))(z)), (1.0, z.softmax(-1))):
+        with torch.no_grad():
+            alpha.fill_(drifted)
+        torch.testing.assert_close(rule(z), expected, rtol=0, atol=1e-8)
+    (rule(z) ** 2).sum().backward()
+    assert alpha.grad is not None
+    assert abs(alpha.grad) > 1e-3  # it does not get stuck there
 
 
 def test_learnable_alpha_starts_at_one_and_a_half_and_learns() -> None:

@@ -30,6 +30,8 @@ PRESETS = [
         "softpick",
         "top-k",
         "hard",
+        "normmax",
+        "budget",
     ),
 ]
 
@@ -110,12 +112,20 @@ def test_unknown_names_suggest_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rules.Entmax(1.0), "alpha = 1.0: must be a finite number > 1.*use Softmax"),
-        (lambda: rules.Entmax(0.5), "alpha = 0.5"),
+        (lambda: rules.Entmax(1.0), "alpha = 1.0: must be a finite number > 0 other than 1.*use Softmax"),
+        (lambda: rules.Entmax(1), "alpha = 1: must be a finite number > 0 other than 1"),
+        (lambda: rules.Entmax(0.0), "alpha = 0.0: must be a finite number > 0"),
+        (lambda: rules.Entmax(-0.5), "alpha = -0.5"),
         (lambda: rules.Entmax(math.nan), "alpha = nan"),
-        (lambda: rules.Entmax(torch.tensor([1.5, 0.9])), "alpha holds 0.89.*every value must be"),
+        (lambda: rules.Entmax(torch.tensor([1.5, -0.5])), "alpha holds -0.5: every value must be"),
+        (lambda: rules.Entmax(torch.tensor([1.5, 1.0])), "alpha holds 1.0: every value must be.*use Softmax"),
         (lambda: rules.Entmax(torch.tensor([2, 3])), "alpha has dtype torch.int64"),
         (lambda: rules.Entmax("big"), "alpha = 'big'"),
+        (lambda: rules.Normmax(1.0), "alpha = 1.0: must be a finite number > 1.*use Hard"),
+        (lambda: rules.Normmax(torch.tensor([2.0, 0.5])), "alpha holds 0.5: every value must be"),
+        (lambda: rules.Budget(-1), "budget = -1: must be a finite number of at least 0"),
+        (lambda: rules.Budget(math.inf), "budget = inf"),
+        (lambda: rules.Budget(torch.tensor([0.0, -2.0])), "budget holds -2.0: every value must be"),
         (lambda: rules.TopK(0), "k = 0: must be a whole number of at least 1"),
         (lambda: rules.TopK(2.5), "k = 2.5"),
         (lambda: rules.TopK(), "give exactly one"),

@@ -26,7 +26,7 @@ from undilute.rules.base import forward_of
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
 from undilute.rules.maps.focus import Focus
 from undilute.rules.maps.top_k import TopK
-from undilute.rules.parameters import Number
+from undilute.rules.parameters import Number, smallest
 from undilute.rules.rows import working_dtype
 
 ROWS, TILE = 256, 2048  # of one tile of logits: 2 MB in float32, which stay in the caches
@@ -42,6 +42,8 @@ def obstacle(call: Call) -> str | None:
     for name in ("alpha", "s_min", "s_max"):
         if torch.as_tensor(getattr(rule.map, name, 0.0)).dim() > 1:
             return f"{name} differs from row to row"
+    if call.query.device.type == "cpu" and smallest(getattr(rule.map, "alpha", 2.0)) < 1.0:
+        return "alpha below 1 gives every key some weight"
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed (pip install 'undilute[fast]')"
     return scaling.obstacle(call)

@@ -30,6 +30,8 @@ from undilute.rules.maps.self_adjusted import SelfAdjusted
 from undilute.rules.maps.softpick import Softpick
 from undilute.rules.maps.top_k import TopK
 from undilute.rules.maps.hard import Hard
+from undilute.rules.maps.normmax import Normmax
+from undilute.rules.maps.budget import Budget
 from undilute.rules.data import from_data, to_data
 from undilute.rules.registry import Preset, get, learnable, names, on_register, preset, register, unregister
 
@@ -38,6 +40,7 @@ for _package in (scales, maps):
         import_module(f"{_package.__name__}.{_module.name}")
 
 __all__ = [
+    "Budget",
     "Entmax",
     "EntropyAdaptive",
     "EntropyCurve",
@@ -53,6 +56,7 @@ __all__ = [
     "LogLength",
     "LogN",
     "Map",
+    "Normmax",
     "PowLogLength",
     "Preset",
     "Rule",

@@ -131,7 +131,7 @@ class Map(Parametrised):
     """
 
     sums_to_one: ClassVar[bool] = True
-    is_sparse: ClassVar[bool] = False
+    is_sparse: bool = False
     is_shift_invariant: bool = True
     is_monotone: bool = True
     is_continuous: ClassVar[bool] = True

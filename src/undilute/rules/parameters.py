@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -105,20 +106,27 @@ def above(name: str, value: Number, lowest: float, hint: str = "") -> Number:
     return _require(name, value, lowest, f"a finite number > {lowest:g}{hint}")
 
 
-def _require(name: str, value: Number, lowest: float, wanted: str) -> Number:
+def at_least(name: str, value: Number, lowest: float, hint: str = "") -> Number:
+    """``value`` if all of it is finite and no less than ``lowest``, else a clear error."""
+    return _require(name, value, lowest, f"a finite number of at least {lowest:g}{hint}", operator.ge)
+
+
+def _require(
+    name: str, value: Number, lowest: float, wanted: str, accepts: Callable[[Any, float], Any] = operator.gt
+) -> Number:
     if not isinstance(value, Tensor):
         try:
             number = float(value)
         except (TypeError, ValueError):
             raise InvalidValue(f"{name} = {value!r}: must be {wanted}.") from None
-        if not (math.isfinite(number) and number > lowest):
+        if not (math.isfinite(number) and accepts(number, lowest)):
             raise InvalidValue(f"{name} = {value!r}: must be {wanted}.")
         return number
     if not value.is_floating_point():
         raise InvalidValue(f"{name} has dtype {value.dtype}: must be a floating-point tensor.")
     if value.is_meta:
         return value
-    wrong = ~(torch.isfinite(value) & (value > lowest))
+    wrong = ~(torch.isfinite(value) & accepts(value, lowest))
     if bool(wrong.any()):
         raise InvalidValue(f"{name} holds {value[wrong].flatten()[0].item()!r}: every value must be {wanted}.")
     return value
@@ -165,6 +173,11 @@ def per_head(name: str, value: Number, logits: Tensor) -> Number:
 def largest(value: Number) -> float:
     """The largest value in ``value``, as a plain number."""
     return float(value.detach().max()) if isinstance(value, Tensor) else value
+
+
+def smallest(value: Number) -> float:
+    """The smallest value in ``value``, as a plain number."""
+    return float(value.detach().min()) if isinstance(value, Tensor) else value
 
 
 def largest_magnitude(value: Number) -> float:

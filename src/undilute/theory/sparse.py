@@ -205,7 +205,7 @@ def lipschitz_constant(alpha: float, n: int) -> float:
 
     Parameters
     ----------
-    alpha : above 1; above 2, L(n) is infinite for n > 2
+    alpha : above 0 and not 1; above 2, L(n) is infinite for n > 2, and below 1 it is 2^(α−2)
     n : at least 1
 
     Returns

@@ -1,22 +1,30 @@
 """Can attention be exactly zero off the point?  α-entmax: [(α−1)z − τ]₊^(1/(α−1)), τ such that the row sums to 1.
 
 Peters, Niculae & Martins 2019, arXiv:1905.05702; α = 2 is sparsemax (arXiv:1602.02068), α → 1 is softmax, 1.5 the usual
-choice. α = 2 and 1.5 solve for τ in closed form on the sorted row. Any other α bisects the logarithm ℓ of the top
-weight in [−log n, 0]: with ε = α − 1 and t = z − max z, p = exp(ℓ + log1p(ε·t·e^(−εℓ)) / ε), which stays accurate as
-ε → 0, where it becomes softmax. For α well above 2 the rule is ill-conditioned (it is not Lipschitz, see below): in
-float32 expect errors up to 1e-4 at α = 3 to 4 and 1e-2 from 5 on; use float64 there.
+choice. Below 1 the same formula has 1/(α−1) < 0: every key has weight, and far keys fall off as a power of their
+distance, (1 + (1−α)·d)^(−1/(1−α)), where softmax has e^(−d). The weights maximise ⟨p, z⟩ plus Tsallis' entropy
+(1 − Σp^α)/(α(α−1)), which is concave for every α > 0; at 0 it has no value where a weight is 0.
+
+α = 2 and 1.5 solve for τ in closed form on the sorted row. Any other α bisects the logarithm ℓ of the top weight in
+[−log n, 0]: with ε = α − 1 and t = z − max z, p = exp(ℓ + log1p(ε·t·e^(−εℓ)) / ε), which stays accurate as ε → 0 from
+either side, where it becomes softmax. For α well above 2 the rule is ill-conditioned (it is not Lipschitz, see below):
+in float32 expect errors up to 1e-4 at α = 3 to 4 and 1e-2 from 5 on; use float64 there.
 
 Gradient. On the support let u = p^(2−α) and U = Σu. Then ∂p/∂z = diag(u) − uuᵀ/U, and with l = log p, r = −εl,
 H = −Σpl, e₁(r) = e^r − 1, e₂(r) = e^r − 1 − r, D = Σp·e₁, E = Σp·e₂:
     ∂p/∂α = (p/U)·[(E − e₂)/ε² − (l·D + H·e₁)/ε],
 which is Correia et al.'s formula (arXiv:1909.00015) rearranged so that nothing cancels as ε → 0.
 
-Lipschitz constant for α ≤ 2. ‖∂p/∂z‖₂ is the maximum over unit v ⟂ 1 of min_c Σᵢ uᵢ(vᵢ − c)²; maximised over p
+Lipschitz constant for 1 < α ≤ 2. ‖∂p/∂z‖₂ is the maximum over unit v ⟂ 1 of min_c Σᵢ uᵢ(vᵢ − c)²; maximised over p
 (Hölder and minimax) it is max_v min_c ‖v − c‖²_q, q = 2/(α−1). Over vectors v with one entry against k − 1 equal ones
 that is κ(k) = k / ((1 + ρ)^e·((k−1)^e·ρ^−e + k − 1)) with e = 2 − α, ρ = (k−1)^−((1−e)/(1+e)). κ falls, then rises, so
 L(n) = max(κ(2), κ(n)), κ(2) = 2^(α−2): sparsemax 1; α = 1.5 0.707 up to n = 47, then rising to 1. That no other v
 does better is proved in ``undilute.theory.sparse``. For α > 2, u has no bound: two keys of vanishing weight make the
 norm infinite, so L is finite only for n = 2.
+
+For α ≤ 1 it is κ(2) = 2^(α−2) at every n. A symmetric matrix's norm is at most its largest absolute row sum, here
+2uᵢR/(uᵢ + R) with R = Σ_{j≠i} uⱼ. As 2 − α ≥ 1, R ≤ (1 − pᵢ)^(2−α), so this is at most the harmonic mean of p^(2−α) at
+pᵢ and 1 − pᵢ, which is largest at pᵢ = 1/2; two equal keys far above the rest come as near as one likes.
 """
 
 from __future__ import annotations
@@ -27,12 +35,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from undilute.errors import InvalidValue
 from undilute.rules.base import Map
 from undilute.rules.parameters import Number, above, largest, per_head
 from undilute.rules.registry import register
 from undilute.rules.rows import count_visible, divide, masked_max, working_dtype
 
-SOFTMAX = 1e-9  # α − 1 at which entmax and softmax are the same to every digit of float32 and nine of float64
+SOFTMAX = 1e-9  # |α − 1| at which entmax and softmax are the same to every digit of float32 and nine of float64
 
 
 class Entmax(Map):
@@ -40,22 +49,26 @@ class Entmax(Map):
 
     Parameters
     ----------
-    alpha : > 1, one number or one per head; gradients flow into it
+    alpha : > 0 and not 1, one number or one per head; above 1 it is sparse, below 1 dense; gradients flow into it
 
     Examples
     --------
     >>> import torch, undilute as ud
     >>> ud.rules.Rule(map=ud.rules.Entmax(2.0))(torch.tensor([1.0, 0.5, -1.0]))
     tensor([0.7500, 0.2500, 0.0000])
+    >>> ud.rules.Rule(map=ud.rules.Entmax(0.5))(torch.tensor([1.0, 0.5, -1.0]))
+    tensor([0.4821, 0.3500, 0.1679])
     """
-
-    is_sparse = True
 
     alpha: Number
 
     def __init__(self, alpha: Number = 1.5) -> None:
         super().__init__()
-        self.hold("alpha", above("alpha", alpha, 1.0, " (alpha = 1 is softmax: use Softmax)"))
+        self.hold("alpha", _checked(alpha))
+
+    @property
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        return largest(self.alpha) > 1.0
 
     @property
     def epsilon(self) -> Number:
@@ -71,7 +84,20 @@ class Entmax(Map):
             return 0.0
         if alpha > 2:
             return max(2.0, 2.0 ** (alpha - 2)) if n == 2 else math.inf
+        if alpha <= 1:
+            return math.pow(2.0, alpha - 2)
         return max(_one_against_rest(alpha, 2), _one_against_rest(alpha, n))
+
+
+def _checked(alpha: Number) -> Number:
+    """``alpha`` if all of it is finite, above 0 and other than 1, else a clear error."""
+    but = " other than 1 (alpha = 1 is softmax: use Softmax)"
+    checked = above("alpha", alpha, 0.0, but)
+    if isinstance(checked, Tensor) and not checked.is_meta and bool((checked == 1.0).any()):
+        raise InvalidValue(f"alpha holds 1.0: every value must be a finite number > 0{but}.")
+    if not isinstance(checked, Tensor) and checked == 1.0:
+        raise InvalidValue(f"alpha = {alpha!r}: must be a finite number > 0{but}.")
+    return checked
 
 
 class LearnableEntmax(Entmax):
@@ -93,13 +119,15 @@ class LearnableEntmax(Entmax):
 
 
 def shaped_epsilon(epsilon: Number, logits: Tensor) -> Tensor:
-    """α − 1 as a tensor that broadcasts over ``logits``; a learned α that drifts to 1 or below is softmax."""
+    """α − 1 as a tensor that broadcasts over ``logits``, kept from 0: a learned α that comes to 1 is softmax there, and
+    its gradient takes it further."""
     shaped = torch.as_tensor(per_head("alpha", epsilon, logits), dtype=logits.dtype, device=logits.device)
-    return shaped.clamp(min=SOFTMAX)
+    nearest = torch.where(shaped < 0, -SOFTMAX, SOFTMAX)
+    return torch.where(shaped.abs() < SOFTMAX, shaped + (nearest - shaped).detach(), shaped)
 
 
 def entmax_over(logits: Tensor, visible: Tensor, epsilon: Tensor) -> Tensor:
-    """α-entmax of the visible logits (..., keys), α − 1 = ``epsilon`` (..., 1); exactly 0 elsewhere."""
+    """α-entmax of the visible logits (..., keys), α − 1 = ``epsilon`` ≠ 0 (..., 1); exactly 0 elsewhere."""
     p: Tensor = _Entmax.apply(logits, visible, epsilon)  # type: ignore[no-untyped-call]
     return p
 
@@ -210,7 +238,7 @@ def _entmax15(t: Tensor) -> Tensor:
 
 
 def _bisect(t: Tensor, n: Tensor, epsilon: Tensor) -> Tensor:
-    """exp(ℓ + log1p(ε·t·e^(−εℓ))/ε), the logarithm ℓ of the top weight found by bisection, for any ε > 0."""
+    """exp(ℓ + log1p(ε·t·e^(−εℓ))/ε), the logarithm ℓ of the top weight found by bisection, for any ε ≠ 0."""
     reach = epsilon * t.clamp(min=-torch.finfo(t.dtype).max / 4)
 
     def weights(top: Tensor) -> Tensor:

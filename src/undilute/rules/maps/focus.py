@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
-from undilute.rules.maps.entmax import Entmax, entmax_over, shaped_epsilon
+from undilute.rules.maps.entmax import SOFTMAX, Entmax, entmax_over, shaped_epsilon
 from undilute.rules.parameters import Number, above, count, largest, number, per_head
 from undilute.rules.registry import register
 from undilute.rules.rows import bounded, divide, masked_max, working_dtype
@@ -92,7 +92,7 @@ class Focus(Map):
         return (grown - 1e-9).ceil().to(n.dtype)  # 2·16^0.5 is 8, whatever its last bit says
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
-        epsilon = shaped_epsilon(self.epsilon, logits)
+        epsilon = shaped_epsilon(self.epsilon, logits).clamp(min=SOFTMAX)  # a learned α stays above 1
         least, most = (self._limit(name, logits) for name in ("s_min", "s_max"))
         n = visible.sum(-1, keepdim=True)
         K = self.kept(n)
