@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,14 @@ def test_generation_is_a_pass_for_each_token() -> None:
         model.generate(ids, max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0)
     assert [layer.name for layer in c.layers] == NAMES["hrm"]
     assert {len(layer.n) for layer in c.layers} == {15}
+
+
+def test_passes_of_several_threads_are_counted_apart() -> None:
+    model, ids = built("hrm"), tokens(1, 12)
+    with ud.capture(model, measures=["entropy"]) as c, ThreadPoolExecutor(4) as pool, torch.no_grad():
+        for done in [pool.submit(model, ids) for _ in range(12)]:
+            done.result()
+    assert {layer.name for layer in c.layers} <= set(NAMES["hrm"])
 
 
 def test_a_layer_alone_is_no_pass_of_the_model() -> None:

@@ -13,6 +13,7 @@ and begins again at 0.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -77,8 +78,9 @@ class Runs(AbstractContextManager["Runs"]):
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._names = {module: name for name, module in model.named_modules()}
-        self._numbers: dict[nn.Module, int] = {}
-        self._outermost: nn.Module | None = None
+        self._pass = _Pass()
+        self._counted: set[nn.Module] = set()
+        self._lock = threading.Lock()
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Runs:
@@ -98,21 +100,32 @@ class Runs(AbstractContextManager["Runs"]):
 
     def of(self, module: nn.Module) -> Run | None:
         """The run that is under way; None if it is one that gradient checkpointing computes again."""
-        if module not in self._numbers:  # called for the first time, and under way already
-            self._numbers[module] = 0
-            self._hooks.append(module.register_forward_pre_hook(self._run))
+        with self._lock:
+            if module not in self._counted:
+                self._counted.add(module)
+                self._hooks.append(module.register_forward_pre_hook(self._run))
         if torch._C._current_graph_task_id() != -1:  # inside of backward
             return None
-        return Run(self._names.get(module, type(module).__name__), max(self._numbers[module], 0))
+        number = self._pass.numbers.setdefault(module, 0)  # the first run was under way before it was counted
+        return Run(self._names.get(module, type(module).__name__), number)
 
     def _begin(self, part: nn.Module, _: Any) -> None:
-        if self._outermost is None:
-            self._outermost = part
-            self._numbers = dict.fromkeys(self._numbers, -1)
+        if self._pass.outermost is None:
+            self._pass.outermost = part
+            self._pass.numbers.clear()
 
     def _end(self, part: nn.Module, *_: Any) -> None:
-        if self._outermost is part:
-            self._outermost = None
+        if self._pass.outermost is part:
+            self._pass.outermost = None
 
     def _run(self, module: nn.Module, _: Any) -> None:
-        self._numbers[module] = self._numbers[module] + 1 if self._outermost is not None else 0
+        numbers = self._pass.numbers
+        numbers[module] = numbers.get(module, -1) + 1 if self._pass.outermost is not None else 0
+
+
+class _Pass(threading.local):
+    """The pass of a thread: the model that was called, and the runs of each module so far, counted from 0."""
+
+    def __init__(self) -> None:
+        self.outermost: nn.Module | None = None
+        self.numbers: dict[nn.Module, int] = {}
