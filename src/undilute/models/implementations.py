@@ -1,8 +1,9 @@
 """How does ``attn_implementation="undilute:ssmax"`` come to mean something?
 
 Every rule of the registry is made known to transformers under that name, with torch's mask function beside it (a name
-that has none silently loses its causal mask). transformers is heavy, and importing undilute must not import it: if it
-is not there yet, the names are registered as soon as somebody else has imported it.
+that has none silently loses its causal mask). Models whose attention is code of their own refuse it
+(``own_attention.py``). transformers is heavy, and importing undilute must not import it: if it is not there yet, the
+names are registered as soon as somebody else has imported it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from undilute.models.head_rules import IMPLEMENTATION, attention
+from undilute.models.attention_call import IMPLEMENTATION
+from undilute.models.head_rules import attention
+from undilute.models.own_attention import guarded, stand_guard
 from undilute.rules import registry
 
 HOME = "transformers.modeling_utils"  # where AttentionInterface is
@@ -35,9 +38,16 @@ def name_in_transformers(rule: str) -> str:
 def register_with_transformers() -> None:
     """Make every rule, and every later one, known to transformers: now, or when it is imported."""
     if HOME in sys.modules:
-        registry.on_register(_register)
+        _begin()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
+
+
+def _begin() -> None:
+    from transformers import PreTrainedModel
+
+    stand_guard(PreTrainedModel, IMPLEMENTATION)
+    registry.on_register(_register)
 
 
 def _register(rule: str) -> None:
@@ -46,7 +56,7 @@ def _register(rule: str) -> None:
 
     name = name_in_transformers(rule)
     AttentionInterface.register(name, attention(name))
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, guarded(sdpa_mask, name))
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -81,7 +91,7 @@ class _ThenRegister(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
         sys.meta_path.remove(self.finder)
-        registry.on_register(_register)
+        _begin()
 
     def __getattr__(self, name: str) -> Any:  # inspect asks a loader for the source
         return getattr(self.loader, name)

@@ -23,6 +23,7 @@ from torch import nn
 
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.models import head_rules
+from undilute.models.attention_call import arguments
 
 Attention = Callable[..., Any]
 Around = Callable[[str, Attention], Attention]
@@ -129,16 +130,20 @@ def _forget(part: str) -> None:
 
 
 def _standing(name: str, part: str, rest: str) -> Attention:
-    """The function to register: ``part`` around the rest, with the rest's name in the configuration while it runs."""
+    """The function to register: ``part`` around the rest, with the rest's name in the configuration while it runs.
 
-    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    Whoever stands there is given query, key, value and mask in this order, however the model gives them.
+    """
+
+    def attend(module: nn.Module, *given: Any, **named: Any) -> Any:
+        args, options = arguments(module, implementation(rest), given, named)
         function = _arounds[part](implementation(rest), function_of(module, rest))
         config: Any = getattr(module, "config", None)
         if getattr(config, "_attn_implementation", None) != name:
-            return function(module, *args, **kwargs)
+            return function(module, *args, **options)
         config._attn_implementation_internal = rest
         try:
-            return function(module, *args, **kwargs)
+            return function(module, *args, **options)
         finally:
             config._attn_implementation_internal = name
 
@@ -201,8 +206,16 @@ def check_attended(model: nn.Module, calls: int) -> None:
 
 
 def _configurations(model: nn.Module) -> list[Any]:
-    """Every configuration of the model and its parts that names an attention implementation."""
+    """Every configuration of the model and its parts that names an attention implementation.
+
+    Not those of parts whose attention is code of their own: it may ask for its name, and takes the wrong branch then.
+    """
+    from transformers import PreTrainedModel
+
     found = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
+            found.pop(id(part.config), None)
     configs = [each for each in found.values() if getattr(each, "_attn_implementation", None) is not None]
     if not configs:
         raise InvalidValue(
