@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from tests.models.attending import SIZES, VOCABULARY, WINDOW, tokens
+from tests.models.attending import SIZES, tokens
 
 CAUSAL, HYBRID, ENCODER, SHARED = "causal", "hybrid", "encoder", "shared layers"
 BOTH, VISION, AUDIO, OWN, NONE = "encoder-decoder", "vision", "audio", "own attention code", "no attention"
@@ -49,6 +49,7 @@ class Architecture:
     rule : a rule that is no softmax; one that is, with a scale of its own, where no other can be had
     pieces : the passes over a text with a cache
     takes_cache : whether the cache must be given, because the model returns none
+    note : what else to know
     """
 
     model: str
@@ -59,6 +60,7 @@ class Architecture:
     rule: str = "entmax15"
     pieces: tuple[int, ...] = (7, 1, 1, 3, 2)
     takes_cache: bool = False
+    note: str = field(default="", repr=False)
 
     def outcome(self, job: str) -> str:
         """What becomes of one of ``JOBS``."""
@@ -89,6 +91,3 @@ class Architecture:
             name, shape = SHAPES[self.reads]
             given = {name: torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(0))}
         return given | ({"decoder_input_ids": tokens(BATCH, DECODED, seed=1)} if self.kind == BOTH else {})
-
-
-__all__ = ["BASE", "UNGROUPED", "VOCABULARY", "WINDOW", "Architecture"]

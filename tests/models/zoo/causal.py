@@ -1,13 +1,15 @@
-"""Which causal language models are in the table?  Those whose layers all attend."""
+"""Which causal models of text are in the table?  Those whose layers all attend."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.models.zoo.architecture import BASE, CAUSAL, UNGROUPED, VOCABULARY, WINDOW, Architecture
+from tests.models.attending import VOCABULARY, WINDOW
+from tests.models.zoo.architecture import BASE, CAUSAL, UNGROUPED, Architecture
 
+# implementation, apply, capture, diagnose, cache, padding
 EVERYTHING = "yes yes yes yes yes yes"
-#             implementation, apply, capture, diagnose, cache, padding
+WITHOUT_CACHE = "yes yes yes yes — yes"
 
 HEADS: dict[str, Any] = BASE | {"head_dim": 8}
 LOCAL: dict[str, Any] = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
@@ -30,8 +32,8 @@ LATENT: dict[str, Any] = UNGROUPED | {
 }
 
 
-def causal(model: str, sizes: dict[str, Any], **others: Any) -> Architecture:
-    return Architecture(model, CAUSAL, sizes, EVERYTHING, **others)
+def causal(model: str, sizes: dict[str, Any], outcomes: str = EVERYTHING, **others: Any) -> Architecture:
+    return Architecture(model, CAUSAL, sizes, outcomes, **others)
 
 
 ARCHITECTURES = [
@@ -42,6 +44,7 @@ ARCHITECTURES = [
     causal("ArceeForCausalLM", BASE),
     causal("BioGptForCausalLM", UNGROUPED),
     causal("BitNetForCausalLM", BASE),
+    causal("CLIPTextModel", UNGROUPED | {"projection_dim": 16}, WITHOUT_CACHE),
     causal("CohereForCausalLM", BASE),
     causal("Cohere2ForCausalLM", BASE | LOCAL),
     causal("CTRLLMHeadModel", UNGROUPED),
@@ -102,6 +105,7 @@ ARCHITECTURES = [
         | {"num_local_experts": 2, "num_experts_per_tok": 1}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
         rule="ssmax",
+        note="learned sinks: only rules that are a softmax with a scale of its own, such as ssmax; others are refused",
     ),
     causal("GraniteForCausalLM", BASE | {"attention_multiplier": 0.3}),
     causal(

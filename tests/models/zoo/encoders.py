@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.models.zoo.architecture import BASE, ENCODER, SHARED, UNGROUPED, VOCABULARY, WINDOW, Architecture
+from tests.models.attending import VOCABULARY, WINDOW
+from tests.models.zoo.architecture import BASE, ENCODER, SHARED, UNGROUPED, Architecture
 
+# implementation, apply, capture, diagnose, cache, padding
 ENCODES = "yes yes yes yes — yes"
-#          implementation, apply, capture, diagnose, cache, padding
 
 TYPED: dict[str, Any] = UNGROUPED | {"type_vocab_size": 2}
 
@@ -17,10 +18,15 @@ def encoder(model: str, sizes: dict[str, Any], outcomes: str = ENCODES) -> Archi
 
 
 ARCHITECTURES = [
-    Architecture("AlbertModel", SHARED, TYPED | {"embedding_size": 16}, ENCODES),
+    Architecture(
+        "AlbertModel",
+        SHARED,
+        TYPED | {"embedding_size": 16},
+        ENCODES,
+        note="one module runs in place of every layer: each run is a layer, all have the same rules",
+    ),
     encoder("BertModel", TYPED),
     encoder("CamembertModel", TYPED),
-    encoder("CLIPTextModel", UNGROUPED | {"projection_dim": 16}),
     encoder("Data2VecTextModel", TYPED),
     encoder(
         "DistilBertModel",

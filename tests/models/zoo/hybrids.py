@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.models.zoo.architecture import BASE, HYBRID, WINDOW, Architecture
+from tests.models.attending import WINDOW
+from tests.models.zoo.architecture import BASE, HYBRID, Architecture
 from tests.models.zoo.causal import EVERYTHING, LATENT, ROUTED, TWO
 
 STEPS = (9, 1, 1, 1, 1, 1)  # a state goes on by one token at a time

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.models.zoo.architecture import AUDIO, IMAGE, UNGROUPED, VISION, Architecture
 
+# implementation, apply, capture, diagnose, cache, padding
 SEES = "yes refused yes refused — —"
-#       implementation, apply, capture, diagnose, cache, padding
 
 VIT: dict[str, Any] = {
     "hidden_size": 32,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.models.zoo.architecture import NONE, OWN, UNGROUPED, VOCABULARY, WINDOW, Architecture
+from tests.models.attending import VOCABULARY, WINDOW
+from tests.models.zoo.architecture import NONE, OWN, UNGROUPED, Architecture
 from tests.models.zoo.encoders import TYPED
 from tests.models.zoo.images_and_sounds import WAV2VEC2
 from tests.models.zoo.sequences import BART
 
+# implementation, apply, capture, diagnose, cache, padding
 NOTHING = "refused refused refused refused — —"
 NEVER = "refused refused — refused — —"  # nothing is captured where nothing attends
-#          implementation, apply, capture, diagnose, cache, padding
 
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
 

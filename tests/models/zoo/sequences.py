@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.models.zoo.architecture import BASE, BOTH, SPECTRUM, VOCABULARY, Architecture
+from tests.models.attending import VOCABULARY
+from tests.models.zoo.architecture import BASE, BOTH, SPECTRUM, Architecture
 from tests.models.zoo.causal import LOCAL
 
+# implementation, apply, capture, diagnose, cache, padding
 EVERYTHING = "yes yes yes yes yes yes"
 WITH_BOTH_TEXTS = "yes refused yes refused yes yes"  # unlike BART they make no text for the decoder of the encoder's
+IN_PARTS = "refused refused yes refused — —"
 OF_SOUND = "yes refused yes refused yes —"
-#           implementation, apply, capture, diagnose, cache, padding
 
 BART: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -43,15 +45,15 @@ T5: dict[str, Any] = {
 }
 
 
-def both(model: str, sizes: dict[str, Any], outcomes: str = WITH_BOTH_TEXTS, reads: str = "text") -> Architecture:
-    return Architecture(model, BOTH, sizes, outcomes, reads, pieces=(5, 1, 1, 3, 1))
+def both(model: str, sizes: dict[str, Any], outcomes: str = WITH_BOTH_TEXTS, **others: Any) -> Architecture:
+    return Architecture(model, BOTH, sizes, outcomes, pieces=(5, 1, 1, 3, 1), **others)
 
 
 ARCHITECTURES = [
     both("BartModel", BART, EVERYTHING),
     both("BlenderbotModel", BART),
     both("BlenderbotSmallModel", BART),
-    both("LongT5Model", T5),
+    both("LongT5Model", T5, IN_PARTS, note="its encoder attends in code of its own; what is captured is its decoder's"),
     both("M2M100Model", BART),
     both("MarianModel", BART),
     both("MBartModel", BART, EVERYTHING),
