@@ -15,14 +15,17 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.masking_utils import eager_mask
 
 import undilute as ud
-from tests.models.attending import tokens
+from tests.models.attending import attending_with, tokens
 from tests.models.zoo import ZOO, eager
 from tests.models.zoo.architecture import ABSENT, BATCH, JOBS, KINDS, LENGTH, PADDING, REFUSED, YES, Architecture
+from undilute.engine import routing
 from undilute.errors import InvalidValue
 
-CLOSE = 2e-4  # of the largest output: single precision, through layers of large random weights
+CLOSE = 1e-4  # of the largest output: single precision, through layers of large random weights
+S = 0.43  # of ssmax, by default
 DIAGNOSED = 64  # tokens
 ALL = 1000  # more rows than any pass here has
 
@@ -31,6 +34,24 @@ def working(job: str, chosen: Callable[[Architecture], bool] = lambda each: True
     """A test for every architecture that is good for this job."""
     names = [name for name, each in ZOO.items() if each.outcome(job) == YES and chosen(each)]
     return pytest.mark.parametrize("name", names)
+
+
+@pytest.fixture(params=["small", "large"])
+def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Calls as small as they are, which dense code runs, and on the route that they would take if they were large."""
+    taken: set[str] = set()
+    choose = routing.choose
+
+    def noted(*args: Any) -> routing.Route:
+        route = choose(*args)
+        taken.add(route.name)
+        return route
+
+    monkeypatch.setattr(routing, "choose", noted)
+    if request.param == "large":
+        monkeypatch.setattr(routing, "SMALL", 0)
+    yield
+    assert taken <= {"reference"} if request.param == "small" else "reference" not in taken
 
 
 def read(model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -67,6 +88,34 @@ def test_softmax_by_name_is_the_models_own(name: str) -> None:
     assert_other(read(model, inputs), found)
 
 
+def dense_ssmax(module: Any, query: Tensor, key: Tensor, value: Tensor, *given: Any, **options: Any) -> Any:
+    """softmax(s · log n · z) over the keys that are shown, of everything that adds to a logit z."""
+    mask = given[0] if given else options.get("attention_mask")
+    k, v = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
+    scaling = options.get("scaling")
+    z = query @ k.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if (softcap := options.get("softcap")) is not None:
+        z = softcap * torch.tanh(z / softcap)
+    for added in (options.get("position_bias"), mask):
+        z = z if added is None else z + added
+    shown = z > torch.finfo(z.dtype).min / 2
+    z = (S * shown.sum(-1, keepdim=True).clamp(min=1).log() * z).masked_fill(~shown, -torch.inf)
+    if (sink := options.get("s_aux")) is not None:
+        z = torch.cat([z, sink.reshape(1, -1, 1, 1).expand(*z.shape[:-1], 1)], -1)
+    weights = z.softmax(-1)[..., : v.shape[2]]
+    return (weights @ v).transpose(1, 2).contiguous(), weights
+
+
+@working("implementation")
+@pytest.mark.usefixtures("of_any_size")
+def test_ssmax_by_name_is_its_formula(name: str) -> None:
+    architecture = ZOO[name]
+    model, inputs = architecture.build("undilute:ssmax"), architecture.inputs()
+    found = read(model, inputs)
+    with attending_with(model, dense_ssmax, eager_mask):
+        assert_same(found, read(model, inputs))
+
+
 WRITING = [
     (name, way)
     for name, each in ZOO.items()
@@ -90,6 +139,7 @@ def test_the_last_token_changes_nothing_before_it(name: str, way: str) -> None:
 
 
 @working("cache")
+@pytest.mark.usefixtures("of_any_size")
 def test_a_cache_changes_nothing(name: str) -> None:
     architecture = ZOO[name]
     model, inputs = architecture.build(f"undilute:{architecture.rule}"), architecture.inputs()
@@ -120,6 +170,7 @@ def padded(architecture: Architecture, model: Any) -> dict[str, Tensor]:
 
 
 @working("padding")
+@pytest.mark.usefixtures("of_any_size")
 def test_padding_changes_nothing(name: str) -> None:
     """Under a rule that depends on n."""
     architecture = ZOO[name]
@@ -184,8 +235,8 @@ def test_some_heads_are_treated_and_afterwards_nothing_is_left(name: str) -> Non
 
 
 @working("apply")
-def test_a_rule_for_each_head_is_the_rule_by_name(name: str) -> None:
-    """Each head runs alone, with its own share of keys, masks and biases: together they are one pass."""
+def test_some_heads_after_others_are_all_of_them(name: str) -> None:
+    """Some heads run with their own share of keys, masks and biases, in another order: together they are one pass."""
     architecture = ZOO[name]
     inputs = architecture.inputs()
     expected = read(architecture.build("undilute:ssmax"), inputs)
@@ -193,7 +244,8 @@ def test_a_rule_for_each_head_is_the_rule_by_name(name: str) -> None:
     with ud.apply(model, "ssmax") as treated:
         assert_same(read(model, inputs), expected)
         heads = max(layer.heads for layer in treated.plan.layers)
-    with ud.apply(model, {f"layers.*.heads.{head}": ud.rules.get("ssmax") for head in range(heads)}):
+    rules = [ud.rules.get("ssmax") for _ in range(3)]  # those of heads 0 and 3 run together, beside 1 and 2
+    with ud.apply(model, {f"layers.*.heads.{head}": rules[head % 3] for head in range(heads)}):
         assert_same(read(model, inputs), expected)
 
 

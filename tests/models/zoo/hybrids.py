@@ -43,7 +43,7 @@ ARCHITECTURES = [
         "JambaForCausalLM",
         {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
         | {"num_experts": 2, "num_experts_per_tok": 1}
-        | {"use_mamba_kernels": False, "mamba_d_state": 8, "mamba_dt_rank": 4},
+        | {"mamba_d_state": 8, "mamba_dt_rank": 4},
     ),
     hybrid("KimiLinearForCausalLM", LATENT | ROUTED | SECOND | {"linear_head_dim": 8, "linear_num_heads": 2}),
     hybrid("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}),

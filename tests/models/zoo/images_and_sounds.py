@@ -55,7 +55,7 @@ ARCHITECTURES = [
     ),
     vision("ViTModel", VIT),
     vision("ViTMSNModel", VIT),
-    vision("YolosModel", VIT | {"image_size": [IMAGE, IMAGE]}),
+    vision("YolosModel", VIT | {"image_size": [IMAGE, IMAGE], "num_detection_tokens": 4}),
     audio("HubertModel", WAV2VEC2),
     audio("UniSpeechModel", WAV2VEC2),
     audio("Wav2Vec2Model", WAV2VEC2),
