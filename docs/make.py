@@ -101,6 +101,14 @@ def reproduction() -> str:
     return experiment_markdown.page(experiment_files.gathered(EXPERIMENTS), "results")
 
 
+def architectures() -> str:
+    """docs/architectures.md: the table that the tests hold the library to, for the version that they run with."""
+    from tests.models.zoo import page
+
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    return page.markdown(pinned["transformers"])
+
+
 def diagnosis() -> None:
     """The README's picture and summary: a real diagnosis, and its page as a browser shows it."""
     from playwright.sync_api import sync_playwright
@@ -126,6 +134,7 @@ def main() -> None:
     files.write(readme, current(readme.read_text()))
     files.write(ROOT / "docs/audit.md", audit_page.markdown())
     files.write(ROOT / "docs/reproduction.md", reproduction())
+    files.write(ROOT / "docs/architectures.md", architectures())
     page = ROOT / "docs" / "focus.md"
     files.write(page, experiments(focus(page.read_text())))
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
@@ -135,4 +144,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT))  # the table of architectures is the tests'
     main()

@@ -45,6 +45,10 @@ def test_the_reproduction_page_is_current() -> None:
     assert (ROOT / "docs" / "reproduction.md").read_text() == make_docs().reproduction(), "run `make docs`"
 
 
+def test_the_page_of_architectures_is_current() -> None:
+    assert (ROOT / "docs" / "architectures.md").read_text() == make_docs().architectures(), "run `make docs`"
+
+
 def test_the_experiments_of_the_focus_page_are_current() -> None:
     page = (ROOT / "docs" / "focus.md").read_text()
     assert make_docs().experiments(page) == page, "run `make docs`"
@@ -52,7 +56,15 @@ def test_the_experiments_of_the_focus_page_are_current() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/reproduction.md", "docs/audit.md", "docs/focus.md", "CONTRIBUTING.md"]
+    "page",
+    [
+        "README.md",
+        "docs/reproduction.md",
+        "docs/audit.md",
+        "docs/focus.md",
+        "docs/architectures.md",
+        "CONTRIBUTING.md",
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     path = ROOT / page
