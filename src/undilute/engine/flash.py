@@ -93,11 +93,16 @@ def _with_positive_scale(call: Call) -> Call:
 
 def fold(call: Call) -> Call:
     """The same call with its scale multiplied into the queries, be it a function of n or of the row's entropy."""
+    return call if scaling.is_trivial(call.rule) else scaling.multiply(call, factor(call))
+
+
+def factor(call: Call) -> Tensor | float:
+    """What multiplies each row's logits: a number, or a tensor that broadcasts to (..., Hq, L, 1)."""
     adaptive = call.rule.scale
     if not isinstance(adaptive, OfEntropy):
-        return scaling.fold(call)
+        return scaling.factor(call)
     beta = adaptive.at_entropy(_entropy(scaling.multiply(_with_positive_scale(call), 1.0))[..., None])
-    return scaling.multiply(call, beta.to(working_dtype(call.query.dtype)))
+    return beta.to(working_dtype(call.query.dtype))
 
 
 def _entropy(call: Call) -> Tensor:

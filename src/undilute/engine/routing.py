@@ -12,6 +12,7 @@ A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -95,8 +96,8 @@ def _fast_route(call: Call) -> Route:
 
 def _too_large(name: str, call: Call) -> str | None:
     """Why the numbers of a call are too much for a fast route, or None."""
-    if not scaling.has_room(call):
-        return "its numbers are not finite, or products of query and key overflow"
+    if not scaling.has_room(call, sparse.LARGEST if name == "sparse" else math.inf):
+        return "its numbers are not finite, or products of query and key too large"
     reads_entropy = not call.rule.scale.is_foldable or (call.return_entropy and name == "flash")
     if reads_entropy and not scaling.has_exact_entropy(call):
         return "its logits are so large that rounding would spoil the entropy"

@@ -32,8 +32,6 @@ def obstacle(call: Call) -> str | None:
         return f"{type(call.rule).__name__} computes its weights in a forward of its own"
     if not (scale.is_foldable or forward_of(scale) is OfEntropy):
         return f"the scale {type(scale).__name__} reads the logits"
-    if not keeps_ties(call):
-        return f"{type(call.rule.map).__name__} jumps: a scale folded into the queries would tell equal logits apart"
     if call.query.device.type != "cpu":
         return f"its kernels are wired up for the CPU, not for {call.query.device.type}"
     if call.dropout > 0:
@@ -65,10 +63,13 @@ def factor(call: Call) -> Tensor | float:
     return call.rule.scale.at_length(n.expand(*call.logits_shape[:-1], 1))
 
 
-def has_room(call: Call) -> bool:
-    """Are all logits certain to be finite, with room to spare?  The fast routes, unlike the reference, need that."""
+def has_room(call: Call, limit: float = math.inf) -> bool:
+    """Are all logits certain to be finite, with room to spare?  The fast routes, unlike the reference, need that.
+
+    ``limit`` is what a route has on top of that.
+    """
     scale = max(1.0, abs(call.scale)) * max(1.0, _largest_factor(call))
-    return call.largest_product() * scale < math.sqrt(_limits(call).max)
+    return call.largest_product() * scale < min(limit, math.sqrt(_limits(call).max))
 
 
 def has_exact_entropy(call: Call) -> bool:

@@ -9,7 +9,6 @@ memory budget it is found again instead. Threads of our own, each with torch on 
 from __future__ import annotations
 
 import importlib.util
-import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ from undilute.rules.rows import working_dtype
 
 ROWS, TILE = 256, 2048  # of one tile of logits: 2 MB in float32, which stay in the caches
 ROOM = 1024  # for each row's candidates at first
+LARGEST = 2.0**30  # logit whose neighbours a threshold in float64 still tells apart with digits to spare
 Array = np.ndarray[Any, Any]
 
 
@@ -50,25 +50,43 @@ def obstacle(call: Call) -> str | None:
 
 
 class _Overflow(Exception):
-    """Some logit is not finite: the kernels cannot go on, the reference can."""
+    """Some logit is not finite, or too large: the kernels cannot go on, the reference can."""
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
     """Output and, if asked for, entropy."""
     try:
-        return _run(flash.fold(call))
+        by = 1.0 if scaling.is_trivial(call.rule) else flash.factor(call)
+        unfolded = None if call.rule.map.is_continuous or not isinstance(by, Tensor) else _Unfolded.of(call, by)
+        return _run(scaling.multiply(call, by), unfolded)
     except _Overflow:
         return rows.run(call)
 
 
-def _run(call: Call) -> tuple[Tensor, Tensor | None]:
+@dataclass(frozen=True)
+class _Unfolded:
+    """A factor and the queries without it, for a map that jumps: multiplied into the queries it would be rounded there,
+    and logits that were equal would differ in their last digit. The backward pass takes the folded queries."""
+
+    query: Tensor  # (heads, L, E)
+    by: Tensor  # (heads, L, 1)
+
+    @classmethod
+    def of(cls, call: Call, by: Tensor) -> _Unfolded:
+        rows, dtype = call.logits_shape[:-1], working_dtype(call.query.dtype)
+        parts = (t.detach().to(dtype).expand(*rows, t.shape[-1]) for t in (call.query, by))
+        return cls(*(t.reshape(-1, call.rows, t.shape[-1]).contiguous() for t in parts))
+
+
+def _run(call: Call, unfolded: _Unfolded | None) -> tuple[Tensor, Tensor | None]:
     lead, dtype = call.logits_shape[:-2], working_dtype(call.query.dtype)
     kv_lead = (*lead[:-1], lead[-1] // call.groups) if call.groups > 1 else lead
     q, k, v = (
         t.to(dtype).expand(*own, *t.shape[-2:]).reshape(-1, *t.shape[-2:])
         for t, own in ((call.query, lead), (call.key, kv_lead), (call.value, kv_lead))
     )
-    out, entropy = _Sparse.apply(q, k, v, _epsilon(call), *_limits(call), call)  # type: ignore[no-untyped-call]
+    of_rule = _epsilon(call), *_limits(call)
+    out, entropy = _Sparse.apply(q, k, v, *of_rule, call, unfolded)  # type: ignore[no-untyped-call]
     out = out.reshape(*lead, call.rows, v.shape[-1]).to(call.value.dtype)
     return out, entropy.reshape(*lead, call.rows) if call.return_entropy else None
 
@@ -98,9 +116,17 @@ class _Sparse(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, least: Tensor, most: Tensor, call: Call
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        epsilon: Tensor,
+        least: Tensor,
+        most: Tensor,
+        call: Call,
+        unfolded: _Unfolded | None,
     ) -> tuple[Tensor, Tensor]:
-        problem = _Problem(call, q, k, v, epsilon, least, most)
+        problem = _Problem(call, q, k, v, epsilon, least, most, unfolded)
         out, entropy = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype), torch.zeros(q.shape[:2], dtype=q.dtype)
         keep = _Keep(support_budget() if any(ctx.needs_input_grad) else 0)
 
@@ -112,17 +138,17 @@ class _Sparse(torch.autograd.Function):
 
         share(problem.tasks(), work, problem.scratch, at_once=not call.is_step)
         ctx.save_for_backward(q, k, v, epsilon, least, most)
-        ctx.call, ctx.keep = call, keep
+        ctx.call, ctx.keep, ctx.unfolded = call, keep, unfolded
         ctx.set_materialize_grads(False)
         return out, entropy
 
     @staticmethod
     @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, *of_rule = ctx.saved_tensors
+        q, k, v, epsilon, least, most = ctx.saved_tensors
         if grad_out is None and grad_entropy is None:
-            return (None,) * 7
-        problem = _Problem(ctx.call, q, k, v, *of_rule)
+            return (None,) * 8
+        problem = _Problem(ctx.call, q, k, v, epsilon, least, most, ctx.unfolded)
         grad_out = torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype) if grad_out is None else grad_out
         grad_entropy = torch.zeros(q.shape[:2], dtype=q.dtype) if grad_entropy is None else grad_entropy
         go, ge = grad_out.contiguous().numpy(), grad_entropy.contiguous().numpy()
@@ -158,7 +184,7 @@ class _Sparse(torch.autograd.Function):
         totals = torch.zeros(3, len(q), dtype=torch.float64)
         for task, of_task in sorted(slopes, key=lambda pair: (pair[0].head, pair[0].start)):  # always in the same order
             totals[:, task.head] += torch.tensor(of_task, dtype=torch.float64)
-        return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), *totals, None
+        return dq, torch.from_numpy(dk.sum(0)), torch.from_numpy(dv.sum(0)), *totals, None, None
 
 
 @dataclass(frozen=True)
@@ -264,7 +290,15 @@ class _Problem:
     """The arrays of one call and how its work is cut up."""
 
     def __init__(
-        self, call: Call, q: Tensor, k: Tensor, v: Tensor, epsilon: Tensor, least: Tensor, most: Tensor
+        self,
+        call: Call,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        epsilon: Tensor,
+        least: Tensor,
+        most: Tensor,
+        unfolded: _Unfolded | None,
     ) -> None:
         from undilute.engine import sparse_kernels
 
@@ -272,6 +306,8 @@ class _Problem:
         self.call = call
         self.q_tensor, self.k_tensor = q.detach().contiguous(), k.detach().contiguous()
         self.q, self.k, self.v = self.q_tensor.numpy(), self.k_tensor.numpy(), v.detach().contiguous().numpy()
+        self.q_of_products = self.q_tensor if unfolded is None else unfolded.query
+        self.by = None if unfolded is None else unfolded.by
         self.epsilon = epsilon.detach().tolist()
         self.least, self.most = ((epsilon * limit).detach().tolist() for limit in (least, most))
         self.zero = torch.zeros(1, dtype=q.dtype)
@@ -324,7 +360,7 @@ class _Problem:
         for first in range(reach.start, reach.stop, self.tile):
             keys = slice(first, min(first + self.tile, reach.stop))
             tile = self._products(task, keys, scratch)
-            if self.call.is_step and not math.isfinite(float(tile.sum())):
+            if self.call.is_step and not float(tile.abs().max()) < LARGEST:
                 raise _Overflow
             self._mask(tile, task, keys)
             room: int = kernels.scan(
@@ -355,16 +391,17 @@ class _Problem:
         if self.all_products is not None:
             return self.all_products[task.head, task.rows, keys].clone(memory_format=torch.contiguous_format)
         tile = scratch.tile[: task.size * (keys.stop - keys.start)].view(task.size, -1)
-        q, k = self.q_tensor[task.head, task.rows], self.k_tensor[task.kv, keys]
+        q, k = self.q_of_products[task.head, task.rows], self.k_tensor[task.kv, keys]
         inside = self.call.rule.map.is_continuous  # the product may scale its operands, so that ties are lost
         torch.addmm(self.zero, q, k.T, beta=0.0, alpha=self.call.scale if inside else 1.0, out=tile)
-        return tile if inside else tile.mul_(self.call.scale)
+        tile = tile if inside else tile.mul_(self.call.scale)
+        return tile if self.by is None else tile.mul_(self.by[task.head, task.rows])
 
     def _all_products(self) -> Tensor:
         """All logits of a few queries, (heads, L, S), by torch's own threads."""
-        q, k = self.q_tensor, self.k_tensor
-        products = torch.bmm(q.view(len(k), -1, q.shape[-1]), k.mT).mul_(self.call.scale)
-        return products.view(len(q), -1, k.shape[-2])
+        q, k = self.q_of_products, self.k_tensor
+        products = torch.bmm(q.view(len(k), -1, q.shape[-1]), k.mT).mul_(self.call.scale).view(len(q), -1, k.shape[-2])
+        return products if self.by is None else products.mul_(self.by)
 
     def _mask(self, tile: Tensor, task: _Task, keys: slice) -> None:
         for t, hides in ((self.call.bias, False), (self.call.mask, True)):
