@@ -25,7 +25,7 @@ from undilute.experiments.experiment import Experiment, Progress, option, quiet
 from undilute.experiments.result import Result
 from undilute.experiments.training import Job, Run, carry_out_all, forget, seconds
 from undilute.experiments.workers import cores
-from undilute.rules.parameters import count
+from undilute.rules.parameters import whole
 
 NOT_NEGATIVE = ("seed", "workers")  # every other whole number is at least 1
 Kind = TypeVar("Kind")
@@ -58,7 +58,7 @@ class TrainingExperiment(Experiment):
             if type(kind) is int:
                 value = getattr(self, each.name)
                 for part in value if isinstance(value, tuple) else (value,):
-                    _check_whole(each.name, part)
+                    whole(flag(each.name), part, 0 if each.name in NOT_NEGATIVE else 1)
         if not self.checkpoint_seconds >= 0:
             raise InvalidValue(f"--checkpoint-seconds = {self.checkpoint_seconds}: must be a number of at least 0.")
 
@@ -75,13 +75,6 @@ class TrainingExperiment(Experiment):
         workers = min(self.workers or cores(), len(jobs))
         found = carry_out_all(jobs, workers, progress)
         return self.concluded(found, seconds(found, workers))
-
-
-def _check_whole(name: str, value: int) -> None:
-    if name not in NOT_NEGATIVE:
-        count(flag(name), value)
-    elif value < 0:
-        raise InvalidValue(f"{flag(name)} = {value}: must be a whole number of at least 0.")
 
 
 def flag(name: str) -> str:

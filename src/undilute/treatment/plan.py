@@ -10,16 +10,18 @@ A plan belongs to the model it was made for: its architecture, layers and heads 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.head_rules import rules_of
 from undilute.report import files
 from undilute.rules.base import Rule
 from undilute.rules.data import from_data, to_data
+from undilute.rules.parameters import count, shown, whole
 from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.patterns import Head, Layer, by_layer
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SCHEMA = "undilute.plan/1"
+KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,7 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """The plan of a file."""
-        try:
-            text = Path(path).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise InvalidValue(
-                f"cannot read the plan {str(path)!r}: {why}; give a file that plan.save wrote."
-            ) from None
+        text = files.read_text(Path(os.path.expanduser(path)), "give a file that plan.save wrote", "the plan ")
         try:
             return cls.from_json(text)
         except UndiluteError as error:
@@ -182,21 +180,38 @@ class Plan:
             raise InvalidValue(f"it is not JSON ({error}).") from None
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema != SCHEMA:
-            raise InvalidValue(f"its schema is {schema!r}: must be {SCHEMA!r}, as plan.save writes it.")
+            raise InvalidValue(f"its schema is {shown(schema)}: must be {SCHEMA!r}, as plan.save writes it.")
+        plan = cls(
+            architecture=_entry(content, "architecture", str),
+            layers=[
+                Layer(_entry(each, "name", str), count("heads", _entry(each, "heads", int)))
+                for each in _entry(content, "layers", list)
+            ],
+            assignments=[_assignment(each) for each in _entry(content, "assignments", list)],
+            made=_entry(content, "made", dict) if "made" in content else {},
+        )
         try:
-            return cls(
-                architecture=str(content["architecture"]),
-                layers=[Layer(str(each["name"]), int(each["heads"])) for each in content["layers"]],
-                assignments=[
-                    Assignment(int(each["layer"]), tuple(map(int, each["heads"])), from_data(each["rule"]))
-                    for each in content["assignments"]
-                ],
-                made=dict(content.get("made") or {}),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, UndiluteError):
-                raise
-            raise InvalidValue(f"it is incomplete or has a wrong entry ({type(error).__name__}: {error}).") from None
+            plan.to_json()
+        except RecursionError:
+            raise InvalidValue("its 'made' is nested too deeply to be written again.") from None
+        return plan
+
+
+def _assignment(data: Any) -> Assignment:
+    heads = [whole("head", each, 0) for each in _entry(data, "heads", list)]
+    if not heads:
+        raise InvalidValue("an assignment has no heads: must name at least one, such as [0].")
+    layer = whole("layer", _entry(data, "layer", int), 0)
+    return Assignment(layer, tuple(heads), from_data(_entry(data, "rule", dict)))
+
+
+def _entry(data: Any, name: str, kind: type[Kind]) -> Kind:
+    """An entry of a JSON object, if it is there and of this kind."""
+    value = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        where = shown(data) if not isinstance(data, dict) else f"{name!r} = {shown(value)}"
+        raise InvalidValue(f"it is incomplete or has a wrong entry, {where}: {name!r} must be {KINDS[kind]}.")
+    return value
 
 
 def is_identity(rule: Rule) -> bool:
