@@ -16,9 +16,8 @@ NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "Sto
 
 def main() -> None:
     """Run the command line; an error that a user can cause is one line on stderr and exit code 2, Ctrl-C 130."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a letter shows its number instead
-            stream.reconfigure(errors="backslashreplace")
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal that lacks a letter shows its number instead, as on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     code, said = _outcome()
     try:
         if sys.stdout is not None:

@@ -178,7 +178,7 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of more than 4,300 digits, or lists in lists in lists
-        return f"a {type(value).__name__} that is too long to show"
+        return f"something of type {type(value).__name__}, too long to show"
     return text if len(text) <= LONGEST else f"{text[:28]} … of {len(text)} characters"
 
 
