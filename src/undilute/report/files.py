@@ -101,7 +101,7 @@ def _target(path: Path) -> Path:
 
 
 def _obstacle(target: Path) -> str | None:
-    """Why ``target`` cannot be written, as far as that can be said without opening it."""
+    """Why ``target`` cannot be written, as far as that can be said without opening it; raises what the system says."""
     there = next(each for each in (target, *target.parents) if each.exists())
     mode = there.stat().st_mode
     if there != target:
@@ -110,12 +110,27 @@ def _obstacle(target: Path) -> str | None:
         for part in target.relative_to(there).parts:
             with suppress(FileNotFoundError):
                 os.lstat(there / part)  # fails if the name is too long
-    elif stat.S_ISDIR(mode):
+        _try_out(there)
+        return None
+    if stat.S_ISDIR(mode):
         return "it is a folder"
-    elif not stat.S_ISREG(mode) and not any(is_kind(mode) for is_kind in STREAMS):
+    if not stat.S_ISREG(mode) and not any(is_kind(mode) for is_kind in STREAMS):
         return "it is neither a file nor a pipe nor a device"
-    may_write = os.access(there, os.W_OK) and (not stat.S_ISREG(mode) or os.access(there.parent, os.W_OK))
-    return None if may_write else "no permission"
+    if stat.S_ISREG(mode):
+        _try_out(target.parent)
+    return None if os.access(target, os.W_OK) else "no permission"
+
+
+def _try_out(folder: Path) -> None:
+    """Make a file in ``folder`` and remove it: permissions do not say everything, as on a disk that is read-only."""
+    made = _beside(folder / "it")
+    made.touch(exist_ok=False)
+    made.unlink()
+
+
+def _beside(target: Path) -> Path:
+    """A name beside ``target`` that nobody has."""
+    return target.parent / f".undilute-{secrets.token_hex(8)}"
 
 
 def _staged(target: Path, data: bytes, made: list[Path]) -> Path:
@@ -124,7 +139,7 @@ def _staged(target: Path, data: bytes, made: list[Path]) -> Path:
         with suppress(FileExistsError):  # somebody else was faster
             folder.mkdir()
             made.append(folder)
-    temporary = target.parent / f".undilute-{secrets.token_hex(8)}"
+    temporary = _beside(target)
     made.append(temporary)
     with temporary.open("xb") as file:
         if target.exists():
