@@ -82,9 +82,9 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path, through_a_link: b
     reader = threading.Thread(target=lambda: heard.append(pipe.read_text()), daemon=True)
     reader.start()
     files.write(given, "content")
+    assert stat.S_ISFIFO(given.stat().st_mode)
     reader.join(60)
     assert heard == ["content"]
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 def test_a_device_is_written_to(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
     try:
         (tmp_path / "link").symlink_to(os.ttyname(theirs))
         files.write(tmp_path / "link", "content")
-        assert os.read(ours, 100) == b"content"
-        assert stat.S_ISCHR((tmp_path / "link").stat().st_mode)
         assert (tmp_path / "link").is_symlink()
+        assert stat.S_ISCHR((tmp_path / "link").stat().st_mode)
+        assert os.read(ours, 100) == b"content"
     finally:
         os.close(ours)
         os.close(theirs)

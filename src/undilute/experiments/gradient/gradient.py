@@ -85,7 +85,5 @@ def _positive(name: str, values: Sequence[float]) -> list[float]:
         raise InvalidValue(f"{name} is empty: must be at least one number above 0.")
     listed: list[float] = numbers(name, list(values), above=0.0).tolist()
     if max(listed) > LARGEST or min(listed) < 1 / LARGEST:
-        raise InvalidValue(
-            f"{name} = {values}: must be from {1 / LARGEST:g} to {LARGEST:g}, or nothing is left to see."
-        )
+        raise InvalidValue(f"{name} = {values}: must be from {1 / LARGEST:g} to {LARGEST:g}.")
     return sorted(listed)
