@@ -92,6 +92,11 @@ NUMBERS = [
     *(f"reproduce dilution --gaps {value}" for value in ("nan", "inf", "1e400", "-1")),
     *(f"reproduce distance --{name} {HUGE}" for name in ("length", "lengths", "top", "rows", "draws", "seed")),
     *(f"reproduce critical-n --{name} -1" for name in ("points", "rows", "heads", "subsets", "draws", "seed")),
+    *(
+        f"reproduce gradient --{name} {value}"
+        for name in ("temperatures", "epsilons")
+        for value in ("1e308", "nan", "0")
+    ),
     *(f"reproduce max-retrieval --{name} {HUGE}" for name in ("seeds", "steps", "sizes", "sets", "workers", "seed")),
     *(f"reproduce length-generalisation --{name} {HUGE}" for name in ("width", "heads", "layers", "longest")),
 ]
