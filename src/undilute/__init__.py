@@ -6,6 +6,7 @@
 torch.Size([1, 8, 16, 64])
 """
 
+import undilute.interrupts  # noqa: F401  # first, since torch takes a second to import  # isort: split
 from undilute import integrations, losses, measures, models, nn, rules, structures, theory, treatment
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain

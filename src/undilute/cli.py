@@ -14,8 +14,9 @@ from rich.progress import Progress
 from rich.text import Text
 
 from undilute import __version__, cli_reproduce, cli_treat, rules
+from undilute.cli_files import put
 from undilute.errors import InvalidValue, MissingExtra
-from undilute.rules.parameters import count
+from undilute.rules.parameters import count, shown, whole
 
 app = typer.Typer(
     help="Measure, explain and undo attention dilution.",
@@ -73,8 +74,10 @@ def plot_rules(
     from undilute.experiments.rule_curves import needle_curves
     from undilute.report import files, rule_plots
 
+    names = ("rules.png", "rules.html", "rules.csv")
+    files.check_writable(*(output / name for name in names))
     if not 2 <= longest <= LONGEST:
-        raise InvalidValue(f"--longest = {longest}: must be between 2 and {LONGEST:,}.")
+        raise InvalidValue(f"--longest = {shown(longest)}: must be between 2 and {LONGEST:,}.")
     chosen = {name: rules.get(name) for name in map(str.strip, which.split(",") if which else rules.names())}
     if chosen.pop("temperature", None) is not None:  # its default, T = 1, would be softmax once more
         chosen["temperature (T = 0.5)"] = rules.get("temperature", T=0.5)
@@ -82,14 +85,10 @@ def plot_rules(
     with console.status("measuring …"):
         points = needle_curves(chosen, lengths=lengths, gap=gap, noise=noise, seeds=seeds, seed=seed)
         subtitle = f"one logit of {gap:g} among n − 1 from N(0, {noise:g}²)"
-        contents: dict[str, str | bytes] = {
-            "rules.png": rule_plots.png(points, subtitle),
-            "rules.html": rule_plots.page(points, subtitle),
-            "rules.csv": files.csv_text([asdict(point) for point in points]),
-        }
+        table = files.csv_text([asdict(point) for point in points])
+        contents: list[str | bytes] = [rule_plots.png(points, subtitle), rule_plots.page(points, subtitle), table]
     console.print(rule_plots.terminal(points))
-    for name, content in contents.items():
-        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True, markup=False)
+    put({output / name: content for name, content in zip(names, contents, strict=True)})
 
 
 @app.command("audit")
@@ -110,14 +109,15 @@ def audit_statements(
     from undilute.report import audit_page, audit_plots, audit_table, files
 
     chosen = audit.statements(id)
+    drawn = {output / f"{each.id}.png": each.curve for each in chosen if details and each.curve is not None}
+    files.check_writable(*filter(None, (html, as_json)), *drawn)
     with Progress(console=console, transient=True) as progress:
         results = [each.run(seed) for each in progress.track(chosen, description="checking …")]
     contents: dict[Path, str | bytes] = {}
     if details:
         for result in results:
             console.print(audit_table.details(result))
-        drawn = {each.id: each.curve for each in chosen if each.curve is not None}
-        contents |= {output / f"{id}.png": audit_plots.draw(curve(), "png") for id, curve in drawn.items()}
+        contents |= {path: audit_plots.draw(curve(), "png") for path, curve in drawn.items()}
     else:
         console.print(audit_table.terminal(results))
     console.print(audit_table.summary(results, seed), highlight=False)
@@ -125,8 +125,7 @@ def audit_statements(
         contents[html] = audit_page.page(results, seed)
     if as_json is not None:
         contents[as_json] = audit_page.to_json(results, seed)
-    for path, content in contents.items():
-        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True, markup=False)
+    put(contents)
     if not all(result.reproduces for result in results):
         raise typer.Exit(1)
 
@@ -158,14 +157,17 @@ def diagnose_model(
     from undilute.models import texts
     from undilute.report import diagnosis_data, diagnosis_page, diagnosis_text, files
 
+    count("--target", target)
     if length is not None and target < length:
-        raise InvalidValue(f"--target = {target:,}: must not be below --length = {length:,}; a forecast looks ahead.")
-    for path in filter(None, (html, as_json, as_csv)):
-        files.check_writable(path)
+        raise InvalidValue(
+            f"--target = {shown(target)}: must not be below --length = {shown(length)}; a forecast looks ahead."
+        )
+    read = [*(text or []), *(more or [])]
+    files.check_writable(*filter(None, (html, as_json, as_csv)), read=[*read, Path(model)])
     for wanted, package, extra in ((html, "jinja2", "plot"), (as_csv, "pandas", "models")):
         if wanted is not None and importlib.util.find_spec(package) is None:
             raise MissingExtra(package, extra)
-    prose = texts.read([*(text or []), *(more or [])])
+    prose = texts.read(read)
     with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model, cache=cache, trust_remote_code=trust_remote_code)
     with Progress(console=console, transient=True) as progress:
@@ -195,8 +197,7 @@ def diagnose_model(
             contents[as_csv] = found.frame().to_csv(index=False)
     for part in diagnosis_text.terminal(found):
         console.print(part)
-    for path, content in contents.items():
-        console.print(f"wrote {files.write(path, content)}", highlight=False, soft_wrap=True, markup=False)
+    put(contents)
 
 
 app.command("treat")(cli_treat.treat)
@@ -220,6 +221,8 @@ def bench_diagnosis(
 
     sizes = cli_treat.whole_numbers("--lengths", lengths)
     count("--repeat", repeat)
+    whole("--dense", dense, 0)
+    files.check_writable(output / "diagnosis.json", read=[Path(model)])
     with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model)
     read = [tokens(tokenizer, texts.shipped(), network, length) for length in sizes]
@@ -228,8 +231,7 @@ def bench_diagnosis(
         costs = [cost for ids in every for cost in diagnosis_cost.measure(network, ids, repeat=repeat, dense=dense)]
     console.print(diagnosis_cost.table(costs))
     command = f"undilute bench-diagnosis --model {model} --lengths {lengths} --repeat {repeat} --dense {dense}"
-    path = files.write(output / "diagnosis.json", diagnosis_cost.to_json(costs, speed.machine(), command))
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
+    put({output / "diagnosis.json": diagnosis_cost.to_json(costs, speed.machine(), command)})
 
 
 BENCHED = (
@@ -261,6 +263,8 @@ def bench(
     sizes = cli_treat.whole_numbers("--lengths", lengths)
     count("--heads", heads)
     count("--repeat", repeat)
+    whole("--dense", dense, 0)
+    files.check_writable(output / "speed.json", output / "speed.png")
     every = speed.settings(sizes, [s.strip() for s in spreads.split(",")], backward, decode)
     figures: list[speed.Figure] = []
     with Progress(console=console, transient=True) as progress:
@@ -278,5 +282,4 @@ def bench(
         "speed.json": speed_report.to_json(figures, machine, command),
         "speed.png": speed_report.chart(figures, subtitle),
     }
-    for name, content in contents.items():
-        console.print(f"wrote {files.write(output / name, content)}", highlight=False, soft_wrap=True, markup=False)
+    put({output / name: content for name, content in contents.items()})

@@ -15,12 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
+from undilute import interrupts
+from undilute.cli_files import put, wrote
 from undilute.errors import InvalidValue, MissingExtra, UndiluteError
 from undilute.experiments.experiment import Experiment, every
 from undilute.experiments.result import Result, versions
 
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
+GO_ON = "the same command with --resume goes on from there"
 
 
 class Experiments(TyperGroup):
@@ -71,6 +74,10 @@ def reproduce_all(output: Output = None, quick: Quick = False, resume: Resume = 
         console.rule(id, align="left")
         try:
             _reproduce(cls.quickly() if quick else cls(), output, resume)
+        except KeyboardInterrupt:
+            before = list(every()).index(id)
+            interrupts.keep(f"{before} experiments before {id} are in {str(output)!r}: {GO_ON}")
+            raise
         except UndiluteError as error:  # the others can still be run
             failed.append(id)
             console.print(f"{id} could not be run: {error}", markup=False, highlight=False)
@@ -92,7 +99,7 @@ def _folder(quick: bool) -> Path:
 
 
 def _report(output: Path) -> None:
-    from undilute.report import experiment_files, experiment_page, experiment_text, files
+    from undilute.report import experiment_files, experiment_page, experiment_text
 
     results = experiment_files.gathered(output)
     if not results:
@@ -102,11 +109,7 @@ def _report(output: Path) -> None:
         raise InvalidValue(f"no results in {str(output)!r}: {hint}.")
     comparisons = [each for result in results for each in result.comparisons]
     console.print(experiment_text.outcome(comparisons), markup=False, highlight=False)
-    _wrote(files.write(output / "index.html", experiment_page.page(results)))
-
-
-def _wrote(path: Path) -> None:
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
+    put({output / "index.html": experiment_page.page(results)})
 
 
 def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
@@ -114,7 +117,7 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     from undilute.report import experiment_files, experiment_text, files
 
     folder = output / experiment.id
-    files.check_writable(folder / experiment_files.RESULTS)
+    files.check_writable(folder / experiment_files.RESULTS, folder / experiment_files.PAGE)
     for package in ("matplotlib", "plotly", "jinja2"):  # before the work, not after it
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "plot")
@@ -126,10 +129,11 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     if not resume:
         experiment.forget()
     result = _with_progress(experiment)
-    written = experiment_files.save(result, folder)
+    experiment_files.save(result, folder)
+    interrupts.keep(f"the results of {experiment.id} had been written to {str(folder)!r}")
     for part in experiment_text.terminal(result):
         console.print(part)
-    _wrote(written[-1].parent / experiment_files.PAGE)
+    wrote(folder / experiment_files.PAGE)
 
 
 def _is_done(experiment: Experiment, folder: Path) -> bool:
@@ -154,10 +158,16 @@ def _with_progress(experiment: Experiment) -> Result:
             task = progress.add_task(experiment.id, total=1.0)
             result = experiment.run(lambda share, doing: progress.update(task, completed=share, description=doing))
     except KeyboardInterrupt:
-        stopped = f"{experiment.id} was stopped: the same command with --resume goes on from what it kept."
-        console.print(stopped, markup=False, highlight=False, soft_wrap=True)
+        interrupts.keep(_left(experiment))
         raise
     return result if result.seconds else replace(result, seconds=time.perf_counter() - start)
+
+
+def _left(experiment: Experiment) -> str:
+    """What an interrupt leaves of a run."""
+    if experiment.work is None or not experiment.work.is_dir() or not any(experiment.work.iterdir()):
+        return f"nothing of {experiment.id} was written"
+    return f"{experiment.id} keeps its state in {str(experiment.work)!r}: {GO_ON}"
 
 
 def command(cls: type[Experiment]) -> Callable[..., None]:

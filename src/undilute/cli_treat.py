@@ -6,6 +6,7 @@ The first half of the text is what rules are fitted to and heads are chosen by; 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from undilute import rules
+from undilute import interrupts, rules
+from undilute.cli_files import wrote
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.experiments.experiment import Progress as OnProgress
 from undilute.rules.parameters import count
@@ -38,6 +40,7 @@ console = Console()
 FOLDER = Path("undilute-out")
 BASELINE = "softmax"
 NEEDED = {"transformers": "models", "matplotlib": "plot", "plotly": "plot", "jinja2": "plot"}
+PLAN = "plan.json"
 NO_FIGURES = ("output", "save_plan", "cache")  # options that change none
 
 Model = Annotated[str, typer.Option(help="smollm2, a hub id such as gpt2, a folder, or a .gguf file.")]
@@ -94,7 +97,7 @@ def treat(
     _check_hold(hold, calibrate or select)
     rule = rule or "adaptive"
     name = rule if plan is None else plan
-    _check_before(output, [name], *([save_plan] if save_plan else []))
+    _check_before(output, [name], [*(text or []), *(more or []), Path(model)], save_plan)
     start = time.perf_counter()
     options = Options(length, windows, haystacks, needle_lengths, seed)
     subject = _subject(model, [*(text or []), *(more or [])], options, cache, trust_remote_code)
@@ -109,9 +112,7 @@ def treat(
     result = _treated(before, after, given, seed, _seen_elsewhere(given, subject.ids))
     settings = {"model": model, "rules": label, "heads": heads, "plan": given.summary, **subject.settings}
     result = replace(result, settings=settings, command=_command(context), seconds=time.perf_counter() - start)
-    _finish(result, output, {"plan.json": given})
-    if save_plan is not None:
-        _wrote(given.save(save_plan))
+    _finish(result, output, {PLAN: given}, save_plan)
 
 
 def compare(
@@ -141,7 +142,7 @@ def compare(
     names = [Path(name) if name.endswith(".json") else name for name in given]
     if not names:
         raise InvalidValue(f"--rules = {which!r}: must name at least one rule beside {BASELINE}, such as ssmax.")
-    _check_before(output, names)
+    _check_before(output, names, [*(text or []), *(more or []), Path(model)])
     start = time.perf_counter()
     options = Options(length, windows, haystacks, needle_lengths, seed)
     subject = _subject(model, [*(text or []), *(more or [])], options, cache, trust_remote_code)
@@ -326,7 +327,9 @@ def _check_hold(hold: str, is_used: bool) -> None:
         raise InvalidValue(f"--hold = {hold!r} says what --calibrate keeps: give it with --calibrate.")
 
 
-def _check_before(output: Path, names: Sequence[str | Path], *also: Path) -> None:
+def _check_before(
+    output: Path, names: Sequence[str | Path], read: Sequence[Path], save_plan: Path | None = None
+) -> None:
     """Say what can be said before a model is loaded."""
     from undilute.report import experiment_files, files
     from undilute.treatment.plan import Plan
@@ -339,8 +342,14 @@ def _check_before(output: Path, names: Sequence[str | Path], *also: Path) -> Non
             Plan.load(name)
         else:
             rules.preset(name)
-    for path in (output / experiment_files.RESULTS, *also):
-        files.check_writable(path)
+    own = [output / each for each in (experiment_files.RESULTS, experiment_files.PAGE, PLAN)]
+    files.check_writable(*own, *([save_plan] if save_plan else []), read=read)
+    inside = save_plan is not None and os.path.realpath(save_plan.parent) == os.path.realpath(output)
+    if save_plan is not None and inside and save_plan.suffix in (".csv", ".png"):
+        raise InvalidValue(
+            f"--save-plan = {str(save_plan)!r} could be one of the tables and charts in {str(output)!r}: choose a name "
+            "that ends in .json."
+        )
 
 
 @contextmanager
@@ -423,20 +432,17 @@ def _compared(evaluations: Sequence[Evaluation], seed: int) -> Result:
     return compared(evaluations, {each.label: changes(before, each, seed=seed) for each in others}, settings={})
 
 
-def _finish(result: Result, folder: Path, plans: Mapping[str, Plan]) -> None:
+def _finish(result: Result, folder: Path, plans: Mapping[str, Plan], save_plan: Path | None = None) -> None:
+    """Write everything or nothing; ``save_plan`` is where the only plan goes too."""
     from undilute.report import experiment_files, treatment_text
 
     also = {name: plan.to_json() for name, plan in plans.items()}
-    experiment_files.save(result, folder, also)
+    elsewhere = {} if save_plan is None else {save_plan: also[PLAN]}
+    experiment_files.save(result, folder, also, elsewhere)
+    interrupts.keep(f"the results had been written to {str(folder)!r}")
     for part in treatment_text.terminal(result):
         console.print(part)
-    for name in plans:
-        _wrote(folder / name)
-    _wrote(folder / experiment_files.PAGE)
-
-
-def _wrote(path: Path) -> None:
-    console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
+    wrote(*(folder / name for name in plans), folder / experiment_files.PAGE, *elsewhere)
 
 
 def _command(context: typer.Context) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -258,3 +260,31 @@ Q = torch.zeros(1, 2, 3, 4)
 def test_bad_input_gets_one_clear_error(arguments: tuple, options: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         ud.attention(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"is_causal": "no"}, "is_causal = 'no': must be True or False"),
+        ({"is_causal": 1}, "is_causal = 1: must be True or False"),
+        ({"enable_gqa": "False"}, "enable_gqa = 'False': must be True or False"),
+        ({"return_entropy": "yes"}, "return_entropy = 'yes': must be True or False"),
+        ({"scale": "1"}, "scale = '1': must be one finite number"),
+        ({"scale": True}, "scale = True: must be one finite number"),
+        ({"scale": 10**400}, "must be one finite number"),
+        ({"dropout_p": "0"}, "dropout_p = '0': must be one finite number"),
+        ({"sliding_window": 10**30}, "must be a whole number of at most"),
+    ],
+)
+def test_what_only_looks_like_an_argument_is_refused(options: dict[str, Any], said: str) -> None:
+    q = torch.randn(1, 2, 4, 8)
+    for call in (ud.attention, ud.explain):
+        with pytest.raises(ud.InvalidValue, match=said):
+            call(q, q, q, **options)
+
+
+def test_numbers_and_switches_of_numpy_are_arguments() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    expected = ud.attention(q, q, q, is_causal=True, scale=0.5)
+    for scale in (np.float32(0.5), np.float64(0.5), np.array(0.5)):
+        assert torch.equal(ud.attention(q, q, q, is_causal=np.True_, scale=scale), expected)

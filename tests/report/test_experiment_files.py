@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.disk import full_disk
 from tests.report.results import ROWS, dilution, hostile, temperature
 from undilute.errors import InvalidValue
 from undilute.experiments.result import Chart, HeatMap, Result, Series
@@ -245,12 +247,31 @@ def test_a_chart_that_fails_leaves_an_earlier_run_as_it_was(tmp_path: Path) -> N
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_results_are_written_last(tmp_path: Path) -> None:
-    """A folder in the place of the page stops the writing there: what is complete is there, results.json is not."""
+def test_a_folder_gets_all_its_files_or_none(tmp_path: Path) -> None:
+    """The page is larger than the disk has room for: an earlier run stays as it was, and no new folder is left."""
+    kept.save(SMALL, tmp_path / "old")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    for folder in ("old", "new"):
+        with full_disk(1000), pytest.raises(InvalidValue, match=r"cannot write .*: File too large"):
+            kept.save(LATER, tmp_path / folder, elsewhere={tmp_path / "plan.json": "{}"})
+    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+    assert names(tmp_path) == {"old"}
+
+
+def test_a_folder_in_the_place_of_a_file_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / kept.PAGE).mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(InvalidValue, match="it is a folder"):
         kept.save(SMALL, tmp_path)
-    assert names(tmp_path) == {"figures.csv", "c.png", kept.PAGE}
+    assert names(tmp_path) == {kept.PAGE}
+
+
+def test_results_are_renamed_into_place_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds results.json finds a complete folder."""
+    order = []
+    replace_file = os.replace
+    monkeypatch.setattr("os.replace", lambda old, new: (order.append(Path(new).name), replace_file(old, new)))
+    kept.save(SMALL, tmp_path)
+    assert order[-1] == kept.RESULTS
 
 
 def test_a_new_run_removes_what_only_the_old_one_had_and_nothing_else(tmp_path: Path) -> None:

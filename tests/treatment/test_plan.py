@@ -1,78 +1,115 @@
-"""A plan's file names its layers, may be written by hand, and older ones are still read."""
+"""A plan that somebody wrote by hand, or that came from elsewhere: right, or one sentence."""
 
 from __future__ import annotations
 
+import copy
 import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import undilute as ud
-from tests.models.architectures import built
-from undilute.errors import InvalidValue
 
-SHIPPED = sorted(Path(__file__).parents[2].glob("docs/treatment/*/[pf]*.json"))
-
-
-@pytest.fixture(scope="module")
-def content() -> dict[str, Any]:
-    """What the file of a plan for a hybrid holds."""
-    with ud.apply(built("jamba"), {"model.layers.3.*": "ssmax"}) as treated:
-        found: dict[str, Any] = json.loads(treated.plan.to_json())
-    return found
-
-
-def _read(content: dict[str, Any], **changes: Any) -> ud.Plan:
-    assignment = {**content["assignments"][0], **changes}
-    kept = {name: value for name, value in assignment.items() if value is not None}
-    return ud.Plan.from_json(json.dumps({**content, "assignments": [kept]}))
-
-
-def test_a_file_has_index_and_name(content: dict[str, Any]) -> None:
-    assert [(each["layer"], each["name"]) for each in content["assignments"]] == [(1, "model.layers.3.self_attn")]
-    assert [each["name"] for each in content["layers"]] == ["model.layers.1.self_attn", "model.layers.3.self_attn"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"name": None},
-        {"layer": None},
-        {"layer": "model.layers.3.self_attn", "name": None},
-        {"layer": "model.layers.3", "name": None},
-        {"layer": "layers.1", "name": None},
+PLAN: dict[str, Any] = {
+    "schema": "undilute.plan/1",
+    "architecture": "LlamaForCausalLM",
+    "layers": [{"name": "model.layers.0.self_attn", "heads": 4}],
+    "made": {"rule": "top-k"},
+    "assignments": [
+        {"layer": 0, "heads": [0, 1], "rule": {"scale": {"kind": "Temperature", "T": 1.0}, "map": {"kind": "Softmax"}}}
     ],
-)
-def test_a_layer_may_be_given_by_index_by_name_or_by_both(content: dict[str, Any], changes: dict[str, Any]) -> None:
-    plan = _read(content, **changes)
-    assert plan.heads == [(1, head) for head in range(4)]
-    with ud.apply(built("jamba"), plan) as treated:
-        assert list(treated.rules) == ["model.layers.3.self_attn"]
+}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"layer": 0}, "a rule for layer 0 with the name 'model.layers.3.self_attn', which is another layer"),
-        ({"layer": "model.layers.2", "name": None}, "no head matches 'model.layers.2'"),
-        ({"layer": "model", "name": None}, "'model' is 2 layers: must name one"),
-        ({"layer": None, "name": None}, "incomplete"),
-    ],
-)
-def test_a_layer_that_is_none_is_named(content: dict[str, Any], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidValue, match=message):
-        _read(content, **changes)
+def nested(depth: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(depth):
+        made = [made]
+    return made
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_plans_of_earlier_versions_are_read(path: Path) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert all("name" not in each for each in content["assignments"])
-    plan = ud.Plan.load(path)
-    assert [each.layer for each in plan.assignments] == [each["layer"] for each in content["assignments"]]
+HOSTILE = [
+    *(None, True, "x", [], [[]], {}, {"a": 1}, math.nan, math.inf, -1, 0.7, 10**30, 10**400),
+    *([0.5, True], [None], [[1], [2, 3]], ["1"], [math.nan], [10**400], [0.7], "\ud800", nested(600)),
+]
 
 
-def test_there_are_such_plans() -> None:
-    assert SHIPPED
+def changed(*path: str | int, to: Any) -> str:
+    plan = copy.deepcopy(PLAN)
+    *outer, last = path
+    inner: Any = plan
+    for step in outer:
+        inner = inner[step]
+    inner[last] = to
+    return json.dumps(plan)
+
+
+def every_path(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in inside:
+        yield (*path, key)
+        yield from every_path(value, (*path, key))
+
+
+FIRST = ("assignments", 0)
+RULE = (*FIRST, "rule")
+
+
+WRONG = [
+    (changed(*FIRST, "heads", to=[]), "an assignment has no heads"),
+    (changed(*FIRST, "heads", to=[0.7]), "head = 0.7: must be a whole number"),
+    (changed(*FIRST, "heads", to=[True]), "head = True: must be a whole number"),
+    (changed(*FIRST, "heads", to="01"), "'heads' = '01': 'heads' must be a list"),
+    (changed(*FIRST, "heads", to=[0, 0]), "two rules for head 0"),
+    (changed(*FIRST, "layer", to=False), "'layer' must be a whole number"),
+    (changed(*FIRST, "layer", to=0.0), "'layer' must be a whole number"),
+    (changed("layers", 0, "heads", to=4.5), "'heads' must be a whole number"),
+    (changed("layers", 0, "heads", to=True), "'heads' must be a whole number"),
+    (changed("layers", to="ab"), "'layers' must be a list"),
+    (changed("architecture", to=1), "'architecture' must be text"),
+    (changed("made", to=["rule"]), "'made' must be an object"),
+    (changed("assignments", to=[3]), "wrong entry, 3: 'heads' must be a list"),
+    (changed(*RULE, "map", to={"kind": "TopK", "k": 10**30}), "k = 1000.*at most 9,223,372,036,854,775,807"),
+    (changed(*RULE, "map", to={"kind": "TopK", "k": 8.0}), "k = 8.0: must be a whole number"),
+    (changed(*RULE, "map", to={"kind": "LearnableEntmax", "num_heads": -1}), "map of kind 'LearnableEntmax'"),
+    (changed(*RULE, "scale", "T", to=math.nan), "T = nan: must be a finite number"),
+    (changed(*RULE, "scale", "T", to="1"), "T = '1': must be a finite number"),
+    (changed(*RULE, "scale", "T", to=True), "T = True: must be a finite number"),
+    (changed(*RULE, "scale", "T", to=[0.5, True]), "must be numbers, in lists of equal length"),
+    (changed(*RULE, "scale", "T", to=[10**400]), "must be numbers, in lists of equal length"),
+    (changed(*RULE, "scale", "T", to=nested(600)), "must"),
+    ("[" * 100_000, "it is not JSON"),
+    ("9" * 5000, "it is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_plan_with_a_wrong_entry_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ud.InvalidValue, match=message) as caught:
+        ud.Plan.load(tmp_path / "plan.json")
+    assert str(caught.value).startswith("cannot read the plan ")
+    assert "\n" not in str(caught.value)
+
+
+def test_whatever_a_plan_holds_it_is_read_or_refused() -> None:
+    for path in every_path(PLAN):
+        for value in HOSTILE:
+            said = ""
+            try:
+                plan = ud.Plan.from_json(changed(*path, to=value))
+                assert ud.Plan.from_json(plan.to_json()).heads == plan.heads
+            except ud.UndiluteError as error:
+                said = str(error)
+            assert "\n" not in said
+            assert len(said) < 700
+
+
+def test_what_is_missing_is_named() -> None:
+    for name in ("architecture", "layers", "assignments"):
+        plan = {key: value for key, value in PLAN.items() if key != name}
+        with pytest.raises(ud.InvalidValue, match=f"'{name}' = None: '{name}' must be"):
+            ud.Plan.from_json(json.dumps(plan))

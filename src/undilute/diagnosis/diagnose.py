@@ -24,7 +24,7 @@ from undilute.models.capture import Capture, LayerSample, X, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
 from undilute.models.intercept import check_attended, check_supported
 from undilute.models.limits import maximum_length, readable_length
-from undilute.rules.parameters import count
+from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -90,8 +90,7 @@ def diagnose(
     check_reads_tokens(model)
     if count("rows", rows) < FEWEST_ROWS:
         raise InvalidValue(f"rows = {rows}: must be at least {FEWEST_ROWS}, or there is no curve to fit.")
-    if not isinstance(seed, int) or seed < 0:
-        raise InvalidValue(f"seed = {seed!r}: must be a whole number, 0 or more.")
+    whole("seed", seed, 0)
     count("target", target)
     ids = tokens(tokenizer, text, model, length)
     if target < len(ids):

@@ -16,7 +16,7 @@ from torch import Tensor
 from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
-from undilute.rules.parameters import count, number
+from undilute.rules.parameters import count, flag, number
 from undilute.rules.rows import broadcasts_to
 
 FEW = 8
@@ -144,10 +144,11 @@ def prepare(
 
     ``past`` is for layers: causal attention whose first row stands at position ``past``, whatever ``attn_mask`` is.
     """
+    is_causal, return_entropy = flag("is_causal", is_causal), flag("return_entropy", return_entropy)
     query, key, value = _autocast(query, key, value)
     check_tensors(query, key, value)
     check_whole_sequence()
-    groups = _groups(query, key, value, enable_gqa)
+    groups = _groups(query, key, value, flag("enable_gqa", enable_gqa))
     shape = _logits_shape(query, key, value, groups)
     causal, offset = is_causal or past is not None, past or 0
     if attn_mask is not None:

@@ -43,6 +43,7 @@ class Dilution(Experiment):
     longest: int = option(1_000_000, "Largest number of tokens to draw the law for.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.gaps:
             raise InvalidValue("gaps is empty: must be at least one number, such as 0.5,4,8.")
         for gap in self.gaps:

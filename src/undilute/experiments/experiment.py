@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Self
 
 from undilute.errors import UnknownName
 from undilute.experiments.result import Chart, Comparison, HeatMap, Result, Row
+from undilute.rules.parameters import whole
 
 Progress = Callable[[float, str], None]
 
@@ -64,6 +65,14 @@ class Experiment(ABC):
     full_minutes: ClassVar[float]
     quick: ClassVar[Mapping[str, Any]] = {}
     work: Path | None = field(default=None, kw_only=True, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse negative numbers where whole ones are wanted, and those that torch cannot count with."""
+        for each in self.options():
+            value = getattr(self, each.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, int) and not isinstance(part, bool):
+                    whole(f"--{each.name.replace('_', '-')}", part, 0)
 
     @abstractmethod
     def run(self, progress: Progress = quiet) -> Result:

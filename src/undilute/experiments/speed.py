@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from undilute.engine.api import attention, explain
 from undilute.errors import InvalidValue
 from undilute.rules.base import Rule
+from undilute.rules.parameters import whole
 
 Attend = Callable[..., Tensor]
 SPREADS = {"normal": 1.0, "diffuse": 0.3, "sharp": 3.0}
@@ -75,6 +76,7 @@ def settings(lengths: Sequence[int], spreads: Sequence[str], backward: bool, dec
     """Every situation: lengths × full and causal × forward and with backward × spreads, and one decoding step."""
     if unknown := set(spreads) - set(SPREADS):
         raise InvalidValue(f"spread {sorted(unknown)}: must be among {', '.join(SPREADS)}.")
+    whole("--decode", decode, 0)
     passes = (False, True) if backward else (False,)
     made = [
         Setting(n, n, causal, back, spread)

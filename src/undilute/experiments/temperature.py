@@ -54,9 +54,8 @@ class Temperature(Experiment):
     temperatures: tuple[float, ...] = option((2.0, 1.0, 0.5, 0.1, 0.01), "Temperatures to divide the scores by.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         count("seeds", self.seeds)
-        if self.seed < 0:
-            raise InvalidValue(f"seed = {self.seed}: must be a whole number of at least 0.")
         if count("n", self.n) < 2:
             raise InvalidValue(f"n = {self.n}: must be at least 2, the relevant token and another.")
         if not self.temperatures:

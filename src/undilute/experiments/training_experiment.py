@@ -27,7 +27,7 @@ from undilute.experiments.training import Job, Run, carry_out_all, forget, secon
 from undilute.experiments.workers import cores
 from undilute.rules.parameters import count
 
-NOT_NEGATIVE = ("seed", "workers")  # every other whole number is at least 1
+MAY_BE_ZERO = ("seed", "workers")  # every other whole number is at least 1
 Kind = TypeVar("Kind")
 Found = Sequence[Mapping[str, Any]]
 
@@ -50,15 +50,16 @@ class TrainingExperiment(Experiment):
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no sense, and lists of nothing."""
+        super().__post_init__()
         lists = [each.name for each in self.options() if isinstance(each.default, tuple)]
         if not all(getattr(self, name) for name in lists):
             raise InvalidValue(f"{self.id} needs at least one of each: {', '.join(map(flag, lists))}.")
         for each in self.options():
             kind = each.default[0] if isinstance(each.default, tuple) else each.default
-            if type(kind) is int:
+            if type(kind) is int and each.name not in MAY_BE_ZERO:
                 value = getattr(self, each.name)
                 for part in value if isinstance(value, tuple) else (value,):
-                    _check_whole(each.name, part)
+                    count(flag(each.name), part)
         if not self.checkpoint_seconds >= 0:
             raise InvalidValue(f"--checkpoint-seconds = {self.checkpoint_seconds}: must be a number of at least 0.")
 
@@ -75,13 +76,6 @@ class TrainingExperiment(Experiment):
         workers = min(self.workers or cores(), len(jobs))
         found = carry_out_all(jobs, workers, progress)
         return self.concluded(found, seconds(found, workers))
-
-
-def _check_whole(name: str, value: int) -> None:
-    if name not in NOT_NEGATIVE:
-        count(flag(name), value)
-    elif value < 0:
-        raise InvalidValue(f"{flag(name)} = {value}: must be a whole number of at least 0.")
 
 
 def flag(name: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from undilute import interrupts
 from undilute.errors import WorkerKilled
 from undilute.experiments.experiment import Progress
 
@@ -56,7 +57,8 @@ def run_all(
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _start, (reports,)) as pool:
-        futures = [pool.submit(_run, work, i, job) for i, job in enumerate(jobs)]
+        with interrupts.blocked():  # what Ctrl-C means is for this process to decide
+            futures = [pool.submit(_run, work, i, job) for i, job in enumerate(jobs)]
         try:
             _watch(futures, reports, show)
         except BrokenProcessPool:

@@ -29,7 +29,7 @@ from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import rules_of
 from undilute.models.intercept import Attention, intercepted
 from undilute.models.passes import Run, Runs, layer_names
-from undilute.rules.parameters import count
+from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:
     import pandas
@@ -298,9 +298,7 @@ def capture(
     """
     if x not in ("values", "input"):
         raise InvalidValue(f"x = {x!r}: must be 'values' or 'input'.")
-    settings = Settings(top=count("top", top), sinks=sinks, recent=count("recent", recent))
-    if not isinstance(sinks, int) or sinks < 0:
-        raise InvalidValue(f"sinks = {sinks!r}: must be a number of tokens, 0 or more.")
+    settings = Settings(top=count("top", top), sinks=whole("sinks", sinks, 0), recent=count("recent", recent))
     return Capture(model, count("rows", rows), registry.chosen(measures), settings, x, on_layer)
 
 

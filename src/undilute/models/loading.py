@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,8 +84,8 @@ def load(
         import transformers  # noqa: F401
     except ImportError:
         raise MissingExtra("transformers", "models") from None
-    source = _locate(name)
     with _quiet(), _in_one_line(name):
+        source = _locate(name)
         if isinstance(source, Path) and source.is_file():
             model, tokenizer = _from_gguf(str(name), source, cache, dtype)
         else:
@@ -243,7 +244,7 @@ def _in_one_line(name: str | Path) -> Iterator[None]:
     except UndiluteError:
         raise
     except Exception as error:  # OSError, ValueError, SafetensorError, hub errors …: transformers has no one family
-        is_here = name in WHEELS or Path(name).expanduser().exists()
+        is_here = name in WHEELS or os.path.exists(os.path.expanduser(name))  # neither raises, whatever the name is
         if is_here or not isinstance(error, OSError):
             raise InvalidValue(f"{str(name)!r} cannot be loaded: {one_line(error)}.") from None
         raise InvalidValue(

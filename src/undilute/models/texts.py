@@ -11,9 +11,12 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.models.forward_pass import check_reads_tokens
+from undilute.report import files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+HINT = "give a text file that exists"
 
 
 def shipped() -> str:
@@ -31,7 +34,7 @@ def shipped() -> str:
 
 def read(paths: Sequence[Path]) -> str:
     """The text of these files, one after another; the shipped one if there are none."""
-    text = "\n\n".join(_read(path) for path in paths) if paths else shipped()
+    text = "\n\n".join(files.read_text(path, HINT) for path in paths) if paths else shipped()
     if not text.strip():
         raise InvalidValue(f"{', '.join(map(str, paths))}: there is no text in it; give a file with text to read.")
     return text
@@ -65,14 +68,3 @@ def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
             f"{known - 1}."
         )
     return ids
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidValue(
-            f"{str(path)!r} is not text in UTF-8 (byte {error.start:,}); convert it, or give another file."
-        ) from None
-    except OSError as error:
-        raise InvalidValue(f"cannot read {str(path)!r}: {error.strerror}; give a text file that exists.") from None

@@ -31,8 +31,10 @@ RESULTS, PAGE = "results.json", "index.html"
 # ---------------------------------------------------------------- folders
 
 
-def save(result: Result, folder: Path, also: Mapping[str, str] | None = None) -> list[Path]:
-    """Write everything into ``folder``; nothing is written unless every chart and the page could be drawn.
+def save(
+    result: Result, folder: Path, also: Mapping[str, str] | None = None, elsewhere: Mapping[Path, str] | None = None
+) -> list[Path]:
+    """Write everything into ``folder``, or nothing if a chart cannot be drawn or a file cannot be written.
 
     Other files of the folder stay, except those of an earlier run of the same experiment that this run does not have.
 
@@ -41,6 +43,7 @@ def save(result: Result, folder: Path, also: Mapping[str, str] | None = None) ->
     result : what a run found
     folder : where to; made if it is not there
     also : further files that belong to it, by name
+    elsewhere : further files that belong to it and lie in other places
     """
     contents: dict[str, str | bytes] = dict(also or {})
     for name, rows in zip(table_files(result), result.tables.values(), strict=True):
@@ -50,7 +53,7 @@ def save(result: Result, folder: Path, also: Mapping[str, str] | None = None) ->
     contents[PAGE] = experiment_page.page([result])
     contents[RESULTS] = to_json(result)
     outdated = set(_earlier_files(result, folder)) - set(contents)
-    written = [files.write(folder / name, content) for name, content in contents.items()]
+    written = files.write_all({**(elsewhere or {}), **{folder / name: each for name, each in contents.items()}})
     for name in outdated:
         (folder / name).unlink(missing_ok=True)
     return written
@@ -68,12 +71,9 @@ def _earlier_files(result: Result, folder: Path) -> list[str]:
 def load(folder: Path) -> Result:
     """The result that was saved in ``folder``."""
     path = folder / RESULTS
+    text = files.read_text(path, "choose the folder of a run")
     try:
-        return from_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidValue(f"cannot read {str(path)!r}: {error.strerror}; choose the folder of a run.") from None
-    except UnicodeDecodeError:
-        raise InvalidValue(f"cannot read {str(path)!r}: it is not text; choose the folder of a run.") from None
+        return from_json(text)
     except InvalidValue as error:
         raise InvalidValue(f"cannot read {str(path)!r}: {error}") from None
 

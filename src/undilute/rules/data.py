@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from undilute.errors import InvalidValue, UnknownName
 from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.parameters import shown
 
 KIND = "kind"
 PARTS: dict[str, type[Scale] | type[Map]] = {"scale": Scale, "map": Map}
@@ -70,7 +71,7 @@ def from_data(data: Mapping[str, Any]) -> Rule:
     )
     """
     if not isinstance(data, Mapping) or not data or not set(data) <= set(PARTS):
-        held = sorted(map(str, data)) if isinstance(data, Mapping) else repr(data)
+        held = sorted(map(str, data)) if isinstance(data, Mapping) else shown(data)
         raise InvalidValue(f"rule data hold {held}: must be 'scale', 'map' or both.")
     return Rule(**{name: _part_from_data(name, part) for name, part in data.items()})
 
@@ -127,7 +128,7 @@ def _plain(cls: type, name: str, value: Any) -> Any:
 
 def _part_from_data(name: str, data: Any) -> Any:
     if not isinstance(data, Mapping) or not isinstance(kind := data.get(KIND), str):
-        raise InvalidValue(f"{name} = {data!r}: must be data with a {KIND!r}, such as {{'{KIND}': 'Softmax'}}.")
+        raise InvalidValue(f"{name} = {shown(data)}: must be data with a {KIND!r}, such as {{'{KIND}': 'Softmax'}}.")
     known = _classes(PARTS[name])
     if kind not in known:
         raise UnknownName(name, kind, known)
@@ -135,8 +136,8 @@ def _part_from_data(name: str, data: Any) -> Any:
     _check_names(cls, given)
     try:
         return cls(**{key: _received(cls, key, value) for key, value in given.items()})
-    except (TypeError, ValueError) as error:
-        raise InvalidValue(f"{name} of kind {kind!r}: {error}") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch's go on for many lines
+        raise InvalidValue(f"{name} of kind {kind!r}: {str(error).splitlines()[0]}") from None
 
 
 def _check_names(cls: type, given: Mapping[str, Any]) -> None:
@@ -156,12 +157,26 @@ def _received(cls: type, name: str, value: Any) -> Any:
     if not isinstance(value, list) or _takes_lists(cls, name):
         return value
     try:
+        if not all(map(_is_number, _flat(value))):
+            raise TypeError
         tensor = torch.tensor(value, dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidValue(f"{name} = {value!r}: must be numbers, in lists of equal length.") from None
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RecursionError is a RuntimeError
+        raise InvalidValue(f"{name} = {shown(value)}: must be numbers, in lists of equal length.") from None
     if tensor.numel() == 0:
-        raise InvalidValue(f"{name} = {value!r}: must hold at least one number.")
+        raise InvalidValue(f"{name} = {shown(value)}: must hold at least one number.")
     return tensor
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if not isinstance(value, list):
+        yield value
+        return
+    for each in value:
+        yield from _flat(each)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _takes_lists(cls: type, name: str) -> bool:

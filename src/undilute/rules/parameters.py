@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,8 @@ from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.rows import broadcasts_to
 
 Number = float | Tensor
+LARGEST = 2**63 - 1  # what torch counts with
+LONGEST = 80  # characters of a value in an error
 
 
 class Parametrised(nn.Module):
@@ -115,13 +118,10 @@ def _require(
     name: str, value: Number, lowest: float, wanted: str, accepts: Callable[[Any, float], Any] = operator.gt
 ) -> Number:
     if not isinstance(value, Tensor):
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise InvalidValue(f"{name} = {value!r}: must be {wanted}.") from None
-        if not (math.isfinite(number) and accepts(number, lowest)):
-            raise InvalidValue(f"{name} = {value!r}: must be {wanted}.")
-        return number
+        real = _real(value)
+        if real is None or not (math.isfinite(real) and accepts(real, lowest)):
+            raise InvalidValue(f"{name} = {shown(value)}: must be {wanted}.")
+        return real
     if not value.is_floating_point():
         raise InvalidValue(f"{name} has dtype {value.dtype}: must be a floating-point tensor.")
     if value.is_meta:
@@ -130,6 +130,16 @@ def _require(
     if bool(wrong.any()):
         raise InvalidValue(f"{name} holds {value[wrong].flatten()[0].item()!r}: every value must be {wanted}.")
     return value
+
+
+def _real(value: object) -> float | None:
+    """A Python or NumPy number as a float; None for what only looks like one, such as "1" and True."""
+    if isinstance(value, bool | str | bytes | bytearray) or getattr(value, "dtype", None) == np.bool_:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def number(name: str, value: object, lowest: float = -math.inf, hint: str = "") -> float:
@@ -144,13 +154,40 @@ def number(name: str, value: object, lowest: float = -math.inf, hint: str = "") 
 
 def count(name: str, value: object) -> int:
     """``value`` as a whole number of at least 1, else a clear error."""
+    return whole(name, value, 1)
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """``value`` as a whole number from ``least`` to what a tensor can be counted with, else a clear error."""
     try:
-        whole = operator.index(value)  # type: ignore[arg-type]
+        checked = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        whole = 0
-    if isinstance(value, bool) or whole < 1:
-        raise InvalidValue(f"{name} = {value!r}: must be a whole number of at least 1.")
-    return whole
+        checked = least - 1
+    if isinstance(value, bool) or checked < least:
+        raise InvalidValue(f"{name} = {shown(value)}: must be a whole number of at least {least}.")
+    if checked > LARGEST:
+        raise InvalidValue(f"{name} = {shown(value)}: must be a whole number of at most {LARGEST:,}.")
+    return checked
+
+
+def flag(name: str, value: object) -> bool:
+    """``value`` if it is True or False, else a clear error: "no" would count as True."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidValue(f"{name} = {shown(value)}: must be True or False.")
+    return bool(value)
+
+
+def shown(value: object) -> str:
+    """A value for an error, shortened if it is long.
+
+    >>> shown("no"), shown(10**400)
+    ("'no'", '1000000000000000000000000000 … of 401 characters')
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a whole number of more than 4,300 digits, or lists in lists in lists
+        return f"something of type {type(value).__name__}, too long to show"
+    return text if len(text) <= LONGEST else f"{text[:28]} … of {len(text)} characters"
 
 
 def per_head(name: str, value: Number, logits: Tensor) -> Number:

@@ -12,10 +12,11 @@ also stand in the index's place.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.head_rules import rules_of
@@ -23,6 +24,7 @@ from undilute.models.passes import module_of
 from undilute.report import files
 from undilute.rules.base import Rule
 from undilute.rules.data import from_data, to_data
+from undilute.rules.parameters import count, shown, whole
 from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.patterns import Head, Layer, by_layer, index_of
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SCHEMA = "undilute.plan/1"
+KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -164,13 +168,7 @@ class Plan:
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """The plan of a file."""
-        try:
-            text = Path(path).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise InvalidValue(
-                f"cannot read the plan {str(path)!r}: {why}; give a file that plan.save wrote."
-            ) from None
+        text = files.read_text(Path(os.path.expanduser(path)), "give a file that plan.save wrote", "the plan ")
         try:
             return cls.from_json(text)
         except UndiluteError as error:
@@ -204,22 +202,38 @@ class Plan:
             raise InvalidValue(f"it is not JSON ({error}).") from None
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema != SCHEMA:
-            raise InvalidValue(f"its schema is {schema!r}: must be {SCHEMA!r}, as plan.save writes it.")
+            raise InvalidValue(f"its schema is {shown(schema)}: must be {SCHEMA!r}, as plan.save writes it.")
+        layers = [
+            Layer(_entry(each, "name", str), count("heads", _entry(each, "heads", int)))
+            for each in _entry(content, "layers", list)
+        ]
+        plan = cls(
+            architecture=_entry(content, "architecture", str),
+            layers=layers,
+            assignments=[_assignment(each, layers) for each in _entry(content, "assignments", list)],
+            made=_entry(content, "made", dict) if "made" in content else {},
+        )
         try:
-            layers = [Layer(str(each["name"]), int(each["heads"])) for each in content["layers"]]
-            return cls(
-                architecture=str(content["architecture"]),
-                layers=layers,
-                assignments=[
-                    Assignment(_layer(each, layers), tuple(map(int, each["heads"])), from_data(each["rule"]))
-                    for each in content["assignments"]
-                ],
-                made=dict(content.get("made") or {}),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, UndiluteError):
-                raise
-            raise InvalidValue(f"it is incomplete or has a wrong entry ({type(error).__name__}: {error}).") from None
+            plan.to_json()
+        except RecursionError:
+            raise InvalidValue("its 'made' is nested too deeply to be written again.") from None
+        return plan
+
+
+def _assignment(data: Any, layers: Sequence[Layer]) -> Assignment:
+    heads = [whole("head", each, 0) for each in _entry(data, "heads", list)]
+    if not heads:
+        raise InvalidValue("an assignment has no heads: must name at least one, such as [0].")
+    return Assignment(_layer(data, layers), tuple(heads), from_data(_entry(data, "rule", dict)))
+
+
+def _entry(data: Any, name: str, kind: type[Kind]) -> Kind:
+    """An entry of a JSON object, if it is there and of this kind."""
+    value = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        where = shown(data) if not isinstance(data, dict) else f"{name!r} = {shown(value)}"
+        raise InvalidValue(f"it is incomplete or has a wrong entry, {where}: {name!r} must be {KINDS[kind]}.")
+    return value
 
 
 def is_identity(rule: Rule) -> bool:
@@ -232,11 +246,13 @@ def is_identity(rule: Rule) -> bool:
 
 def _layer(assignment: Mapping[str, Any], layers: Sequence[Layer]) -> int:
     """The index of an assignment's layer, given as index, as name, or as both."""
-    given = assignment["layer"] if "layer" in assignment else assignment["name"]
-    index = index_of(given if isinstance(given, str) else int(given), layers)
-    name = assignment.get("name")
-    if name is not None and index != index_of(str(name), layers):
-        raise InvalidValue(f"it has a rule for layer {given!r} with the name {name!r}, which is another layer.")
+    given, name = assignment.get("layer", assignment.get("name")), assignment.get("name")
+    if not isinstance(given, str | int) or isinstance(given, bool):
+        wrong = f"it is incomplete or has a wrong entry, 'layer' = {shown(given)}"
+        raise InvalidValue(f"{wrong}: 'layer' must be a whole number, or the layer's name.")
+    index = index_of(given if isinstance(given, str) else whole("layer", given, 0), layers)
+    if name is not None and index != index_of(_entry(assignment, "name", str), layers):
+        raise InvalidValue(f"it has a rule for layer {shown(given)} with the name {name!r}, which is another layer.")
     return index
 
 

@@ -31,6 +31,8 @@ from undilute.experiments.result import Result
 from undilute.rules.parameters import count
 from undilute.theory.inputs import numbers
 
+LARGEST = 1e9  # of temperatures and steps, and the smallest is its inverse
+
 
 @dataclass(frozen=True)
 class Gradient(Experiment):
@@ -82,4 +84,6 @@ def _positive(name: str, values: Sequence[float]) -> list[float]:
     if not len(values):
         raise InvalidValue(f"{name} is empty: must be at least one number above 0.")
     listed: list[float] = numbers(name, list(values), above=0.0).tolist()
+    if max(listed) > LARGEST or min(listed) < 1 / LARGEST:
+        raise InvalidValue(f"{name} = {values}: must be from {1 / LARGEST:g} to {LARGEST:g}.")
     return sorted(listed)

@@ -23,6 +23,7 @@ from undilute.experiments.experiment import Progress, quiet
 from undilute.models.forward_pass import check_reads_tokens
 from undilute.models.limits import readable_length
 from undilute.models.texts import known_tokens
+from undilute.rules.parameters import whole
 from undilute.treatment import splits
 from undilute.treatment.evaluation import needles, recall, text_loss
 from undilute.treatment.evaluation.needles import Haystack
@@ -113,8 +114,8 @@ def prepare(
     """
     check_reads_tokens(model)
     length = readable_length(model, length)
-    if not isinstance(seed, int) or seed < 0:
-        raise InvalidValue(f"seed = {seed!r}: must be a whole number, 0 or more.")
+    whole("seed", seed, 0)
+    whole("haystacks", haystacks, 0)
     ids = known_tokens(splits.tokenised(tokenizer, text), model)
     read = text_loss.windows(ids, length, windows, start=splits.beginning(tokenizer))
     if haystacks == 0:
