@@ -11,6 +11,7 @@ model's own attention function still makes its output.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -98,7 +99,7 @@ class Capture(AbstractContextManager["Capture"]):
     _windows: dict[str, int | None] = field(default_factory=dict, init=False)
     _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
     _names: dict[nn.Module, str] = field(default_factory=dict, init=False)
-    _inputs: dict[nn.Module, Tensor] = field(default_factory=dict, init=False)
+    _inputs: dict[tuple[nn.Module, int], Tensor] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Capture:
         if self._undo:
@@ -210,7 +211,7 @@ class Capture(AbstractContextManager["Capture"]):
             return None
         if self.x == "values":
             return call.value[batch][:, :keys]
-        given = self._inputs.get(call.module)
+        given = self._inputs.get((call.module, threading.get_ident()))
         if given is None or given.shape[1] < call.keys:
             raise InvalidValue(
                 f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
@@ -222,7 +223,7 @@ class Capture(AbstractContextManager["Capture"]):
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = kwargs.get("hidden_states", args[0] if args else None)
             if isinstance(given, Tensor) and given.ndim == 3:
-                self._inputs[module] = given.detach()
+                self._inputs[module, threading.get_ident()] = given.detach()
 
         for module in self.model.modules():
             if "attention" in type(module).__name__.lower():

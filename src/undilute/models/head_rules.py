@@ -53,7 +53,7 @@ class HeadRules(nn.Module):
     def __init__(self, groups: Sequence[tuple[Sequence[int], Rule]]) -> None:
         super().__init__()
         self.indices = [tuple(indices) for indices, _ in groups]
-        self.rules = nn.ModuleList(each for _, each in groups)
+        self.rules = nn.ModuleList([each for _, each in groups])
 
     @property
     def groups(self) -> list[tuple[tuple[int, ...], Rule]]:

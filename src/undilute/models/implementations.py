@@ -3,6 +3,9 @@
 Every rule of the registry is made known to transformers under that name, with torch's mask function beside it (a name
 that has none silently loses its causal mask). transformers is heavy, and importing undilute must not import it: if it
 is not there yet, the names are registered as soon as somebody else has imported it.
+
+``torch.compile`` calls these functions but does not look into them: a compiled model runs its own code compiled and its
+rules as they are. Traced, they would be many small graphs for each layer, compiled again for each length.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from undilute.models.head_rules import IMPLEMENTATION, attention
 from undilute.rules import registry
@@ -45,7 +50,7 @@ def _register(rule: str) -> None:
     from transformers.masking_utils import sdpa_mask
 
     name = name_in_transformers(rule)
-    AttentionInterface.register(name, attention(name))
+    AttentionInterface.register(name, torch.compiler.disable(attention(name)))
     AttentionMaskInterface.register(name, sdpa_mask)
 
 
