@@ -40,9 +40,18 @@ def name_in_transformers(rule: str) -> str:
 def register_with_transformers() -> None:
     """Make every rule, and every later one, known to transformers: now, or when it is imported."""
     if HOME in sys.modules:
-        registry.on_register(_register)
+        _begin()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
+
+
+def _begin() -> None:
+    from transformers import PreTrainedModel
+
+    from undilute.treatment.saved import keep_rules
+
+    keep_rules(PreTrainedModel)
+    registry.on_register(_register)
 
 
 def _register(rule: str) -> None:
@@ -86,7 +95,7 @@ class _ThenRegister(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
         sys.meta_path.remove(self.finder)
-        registry.on_register(_register)
+        _begin()
 
     def __getattr__(self, name: str) -> Any:  # inspect asks a loader for the source
         return getattr(self.loader, name)

@@ -35,7 +35,7 @@ from undilute.models import head_rules
 Attention = Callable[..., Any]
 Around = Callable[[str, Attention], Attention]
 OURS, OF = "undilute_", "_of_"
-TREATMENT = f"{OURS}treatment"
+TREATMENT = head_rules.TREATMENT
 NEVER_ASKED = ("eager", "sdpa")  # implementations that read no name in the configuration
 _lock = threading.RLock()
 
@@ -66,7 +66,7 @@ class Interception:
     def _enter(self, config: Any) -> None:
         users, parts = _users.setdefault((id(config), self.part), []), _parts(config._attn_implementation)
         if self.part not in parts:
-            _set(config, [self.part, *parts])
+            config._attn_implementation_internal = _know([self.part, *parts])
         elif not users and self.around is None:  # a copy of a treated model: the part is its own, and stays
             users.append(config)
         users.append(config)
@@ -83,13 +83,13 @@ class Interception:
     def _leave(self) -> None:
         configs, self._configs = self._configs, []
         for config in configs:
-            users = _users[id(config), self.part]
-            users.pop()
+            users = _users.get((id(config), self.part), [])  # none if the model was copied with who stands there
+            del users[-1:]
             if not users:
-                del _users[id(config), self.part]
+                _users.pop((id(config), self.part), None)
                 parts = _parts(config._attn_implementation)
                 if self.part in parts:  # not if somebody has given the model another implementation meanwhile
-                    _set(config, [each for each in parts if each != self.part])
+                    config._attn_implementation_internal = _know([each for each in parts if each != self.part])
         if configs:
             _watchers.pop(self.part, None)
 
@@ -134,8 +134,19 @@ def _parts(name: str) -> list[str]:
     return [*parts, name]
 
 
-def _set(config: Any, parts: list[str]) -> None:
-    """Make the name of these parts the configuration's, and known to transformers."""
+def know_treatments() -> None:
+    """Make the names that treated models have known to transformers, for one that comes from a file."""
+    if "transformers.modeling_utils" in sys.modules:
+        from transformers import AttentionInterface
+
+        with _lock:
+            for name in ("eager", *AttentionInterface._global_mapping):
+                if not name.startswith(OURS):
+                    _know([TREATMENT, name])
+
+
+def _know(parts: list[str]) -> str:
+    """The name of these parts, made known to transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     name = OF.join(parts)
@@ -144,7 +155,7 @@ def _set(config: Any, parts: list[str]) -> None:
         masks: dict[str, Any] = AttentionMaskInterface._global_mapping
         if parts[-1] in masks:
             AttentionMaskInterface.register(name, masks[parts[-1]])
-    config._attn_implementation_internal = name
+    return name
 
 
 def _standing(part: str, rest: str) -> Attention:
@@ -166,7 +177,7 @@ def function_of(module: nn.Module, original: str) -> Attention:
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    if not original.startswith(OURS) and head_rules.ATTRIBUTE in module._modules:
+    if not original.startswith(OURS) and head_rules.own_rules(module) is not None:
         treated: Attention = head_rules.attention(original)
         return treated
     for kind in type(module).__mro__:

@@ -53,6 +53,7 @@ class Treated(AbstractContextManager["Treated"]):
         self._before = {name: self._modules[name]._modules.get(ATTRIBUTE) for name in rules}
         self._standing: Interception | None = treated(model)
         for name, each in rules.items():
+            each.neighbours = [(layer.name, layer.heads) for layer in plan.layers]
             _put(self._modules[name], each)
 
     @property
