@@ -29,6 +29,7 @@ from undilute.measures.rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import rules_of
 from undilute.models.intercept import Attention, intercepted
+from undilute.models.tensor_parallel import check_whole
 from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Capture(AbstractContextManager["Capture"]):
         return attend
 
     def _measure(self, call: AttentionCall) -> None:
+        check_whole(call)
         name = self._names.get(call.module, type(call.module).__name__)
         pieces = self._pieces.setdefault(name, [])
         self._ahead[name] = self._ahead.get(name, False) or call.looks_ahead

@@ -65,7 +65,7 @@ class HeadRules(nn.Module):
         """Come from a file, in a process that may not know treated models yet."""
         from undilute.models.intercept import know_treatments
 
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         know_treatments()
 
     @property

@@ -233,6 +233,12 @@ def check_supported(model: object) -> None:
         raise MissingExtra(str(error.name), "models") from None
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
+        for name, part in model.named_modules() if isinstance(model, nn.Module) else ():
+            if isinstance(part, PreTrainedModel):
+                raise InvalidValue(
+                    f"model is a {kind} around a {type(part).__name__}: must be the Hugging Face model itself, "
+                    f"model.{name}."
+                )
         raise InvalidValue(
             f"model is a {kind}: must be a Hugging Face model (transformers.PreTrainedModel), whose attention goes "
             "through AttentionInterface."

@@ -6,19 +6,22 @@ all that it reads; the note makes it say so, and how to put them back:
 
     undilute.apply(model, "folder/undilute_plan.json")
 
-What the rules have learned is in the plan, and among the weights too, where a Trainer that goes on finds it. A model
-without rules is saved as if Undilute were not there. ``torch.save(model)`` keeps everything by itself.
+What the rules have learned is in the plan, and among the weights too, where a Trainer that goes on finds it; not with
+tensor parallelism, where each process has learned for its own heads. A model without rules is saved as if Undilute were
+not there. ``torch.save(model)`` keeps everything by itself.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undilute.errors import InvalidValue
-from undilute.models.head_rules import own_rules
+from undilute.models.head_rules import ATTRIBUTE, own_rules
 from undilute.treatment.patterns import Layer
 from undilute.treatment.plan import Assignment, Plan, is_identity
 
@@ -29,10 +32,9 @@ FILE = "undilute_plan.json"
 NOTE = "undilute_plan"
 
 
-def keep_rules(kind: type[PreTrainedModel]) -> None:
+def keep_rules(kind: Any) -> None:
     """Let models of this class save their rules, and say when they are loaded without; once is enough."""
-    save: Any = kind.save_pretrained
-    load: Any = kind.from_pretrained.__func__
+    save, load = kind.save_pretrained, kind.from_pretrained.__func__
     if hasattr(save, NOTE):
         return
 
@@ -43,11 +45,8 @@ def keep_rules(kind: type[PreTrainedModel]) -> None:
             return save(model, save_directory, *args, **kwargs)
         if model.should_save_on_this_rank(kwargs.get("is_main_process", args[0] if args else True)):
             _write(plan, Path(save_directory))
-        setattr(model.config, NOTE, FILE)
-        try:
+        with _noted(model):
             return save(model, save_directory, *args, **kwargs)
-        finally:
-            delattr(model.config, NOTE)
 
     @functools.wraps(load)
     def from_pretrained(
@@ -58,8 +57,21 @@ def keep_rules(kind: type[PreTrainedModel]) -> None:
         return loaded
 
     setattr(save_pretrained, NOTE, True)
-    kind.save_pretrained = save_pretrained  # type: ignore[method-assign]
-    kind.from_pretrained = classmethod(from_pretrained)  # type: ignore[method-assign, assignment]
+    kind.save_pretrained, kind.from_pretrained = save_pretrained, classmethod(from_pretrained)
+
+
+@contextmanager
+def _noted(model: Any) -> Iterator[None]:
+    """Inside, the configuration has the note, and weights that other processes have other values of are left out."""
+    ignored = model._keys_to_ignore_on_save
+    if (model.tp_size or 1) > 1:
+        model._keys_to_ignore_on_save = {*(ignored or ()), *(key for key in model.state_dict() if ATTRIBUTE in key)}
+    setattr(model.config, NOTE, FILE)
+    try:
+        yield
+    finally:
+        delattr(model.config, NOTE)
+        model._keys_to_ignore_on_save = ignored
 
 
 def plan_in_force(model: PreTrainedModel) -> Plan | None:
