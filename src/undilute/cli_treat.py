@@ -214,7 +214,7 @@ class Subject:
         """Tokens of a window."""
         return int(self.material.windows.shape[1])
 
-    def heads(self, heads: str) -> str | list[tuple[int, int]]:
+    def heads(self, heads: str) -> str | list[str]:
         """A pattern, or the heads that a diagnosis of the first half finds to dilute."""
         if heads != "diluting":
             return "*" if heads == "all" else heads
@@ -227,20 +227,18 @@ class Subject:
                 f"--heads = 'diluting': no head dilutes at {self.length:,} tokens, so there is none to treat; give all "
                 "or a pattern."
             )
-        return [(head.layer, head.head) for head in found]
+        return [f"{head.name}.heads.{head.head}" for head in found]
 
-    def planned(self, name: str | Path, heads: str | Sequence[tuple[int, int]]) -> Plan:
+    def planned(self, name: str | Path, heads: str | Sequence[str]) -> Plan:
         """The plan for a rule, or that of a file; an error if the model cannot have it, before anything is measured."""
         from undilute.treatment.apply import apply
 
-        patterns = [heads] if isinstance(heads, str) else [f"layers.{layer}.heads.{head}" for layer, head in heads]
+        patterns = [heads] if isinstance(heads, str) else heads
         treatment: Treatment = name if isinstance(name, Path) else dict.fromkeys(patterns, name)
         with _naming(str(name)), apply(self.model, treatment) as treated:
             return treated.plan
 
-    def calibrated(
-        self, rule: str, heads: str | Sequence[tuple[int, int]], hold: str, select: bool, steps: Steps
-    ) -> Plan:
+    def calibrated(self, rule: str, heads: str | Sequence[str], hold: str, select: bool, steps: Steps) -> Plan:
         """The plan with a rule fitted to the first half of the text."""
         from undilute.treatment import calibrate
 

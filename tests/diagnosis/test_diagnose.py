@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -10,13 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 import undilute as ud
 from tests.diagnosis.constructed import GAPS, HEADS, constructed
-from undilute.diagnosis import Head, Heads
+from tests.models.architectures import built
+from tests.models.attending import tokens
+from tests.models.test_passes import ALBERT
+from undilute.diagnosis import Head, Heads, Thresholds
 from undilute.diagnosis.diagnose import encoder_lengths
-from undilute.report import diagnosis_data
+from undilute.report import diagnosis_data, diagnosis_page, diagnosis_text
 
 LENGTH, TARGET = 1024, 65_536
 
@@ -255,3 +260,33 @@ def test_weights_that_are_not_finite_are_noticed() -> None:
     with pytest.raises(ud.InvalidValue, match="not finite"):
         ud.diagnose(model, None, torch.arange(200) % 60)
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        ("jamba", "model.layers.1.self_attn", "layer 1 is model.layers.3.self_attn"),
+        ("albert", f"{ALBERT}.passes.0", f"layer 2 is {ALBERT}.passes.2"),
+    ],
+)
+def test_layers_that_the_model_counts_otherwise_are_named(kind: str, first: str, last: str) -> None:
+    found = ud.diagnose(
+        built(kind), None, tokens(128), thresholds=Thresholds(2, 2, diffuse_short=2, gamma=-9, gamma_low=-9)
+    )
+    assert found.numbering == (
+        f"Attention layers are counted from 0 in the order in which they run: layer 0 is {first}, {last}."
+    )
+    console = Console(width=400, record=True, file=io.StringIO())
+    for part in diagnosis_text.terminal(found):
+        console.print(part)
+    printed = console.export_text()
+    assert found.numbering in printed
+    assert found.numbering in diagnosis_page.page(found)
+    worst = found.heads.diluting[0]
+    assert f"layer {worst.layer} head {worst.head} ({worst.name}): " in printed
+    assert list(found.frame().name.unique()) == [layer.name for layer in found.layers]
+
+
+def test_layers_that_the_model_counts_alike_need_no_words(made: ud.Diagnosis) -> None:
+    assert made.numbering is None
+    assert "counted from 0" not in diagnosis_page.page(made)

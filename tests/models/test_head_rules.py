@@ -147,6 +147,7 @@ assert "undilute:ssmax" in AttentionInterface._global_mapping
 assert "undilute:ssmax" in AttentionMaskInterface._global_mapping
 import transformers.modeling_utils
 assert "class PreTrainedModel" in inspect.getsource(transformers.modeling_utils)
+assert hasattr(transformers.PreTrainedModel, "undilute_guards")  # who refuses the names where they mean nothing
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

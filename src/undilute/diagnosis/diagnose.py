@@ -21,7 +21,7 @@ from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
 from undilute.errors import InvalidValue
 from undilute.models import texts
 from undilute.models.capture import Capture, LayerSample, X, capture
-from undilute.models.forward_pass import evaluating, forward_pass
+from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
 from undilute.models.intercept import check_attended, check_supported
 from undilute.models.limits import maximum_length, readable_length
 from undilute.rules.parameters import count
@@ -87,6 +87,7 @@ def diagnose(
     (8, 8)
     """
     check_supported(model)
+    check_reads_tokens(model)
     if count("rows", rows) < FEWEST_ROWS:
         raise InvalidValue(f"rows = {rows}: must be at least {FEWEST_ROWS}, or there is no curve to fit.")
     if not isinstance(seed, int) or seed < 0:
@@ -147,7 +148,7 @@ def measured(
     with torch.inference_mode(), evaluating(model):
         probe = replace(capturing, rows=2, measures=[], on_layer=None)
         with probe:
-            forward_pass(model, ids[: min(4, len(ids))])
+            first_pass(model, ids[: min(4, len(ids))])
         check_attended(model, len(probe.layers))
         if any(layer.looks_ahead for layer in probe.layers):
             capturing = replace(capturing, rows=min(capturing.rows, ENCODER_ROWS))

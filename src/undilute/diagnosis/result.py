@@ -13,6 +13,7 @@ from undilute.diagnosis.kinds import KINDS, Kind
 from undilute.diagnosis.verdicts import Question
 from undilute.errors import MissingExtra
 from undilute.models.capture import LayerSample, frame_of
+from undilute.models.passes import is_numbered_alike
 
 if TYPE_CHECKING:
     import pandas
@@ -74,6 +75,15 @@ class Diagnosis:
             f"{len(some):,} of {every:,} heads {'dilutes' if one else 'dilute'}: at {self.question.target:,} tokens "
             f"{'its' if one else 'their'} top weight falls from {'' if one else 'a median '}{now:.2g} to {target:.2g}."
         )
+
+    @property
+    def numbering(self) -> str | None:
+        """What the numbers of layers mean, in one sentence; None if the model's own names count them alike."""
+        names = [layer.name for layer in self.layers]
+        if is_numbered_alike(names):
+            return None
+        last = "" if len(names) == 1 else f", layer {len(names) - 1} is {names[-1]}"
+        return f"Attention layers are counted from 0 in the order in which they run: layer 0 is {names[0]}{last}."
 
     @property
     def counts(self) -> dict[Kind, int]:

@@ -28,6 +28,7 @@ from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import Attention, check_attended, intercepted
 from undilute.models.limits import readable_length
 from undilute.rules.parameters import count
+from undilute.treatment.attention_layers import first_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,7 +44,7 @@ class Layer:
     Attributes
     ----------
     index : its place among the layers, in the order in which they ran
-    name : its name in the model
+    name : its name in the model; of a module that runs several times in a pass, with the number of the run
     logits : (heads, rows, keys), float32 (float64 in a float64 model): scaled, capped and biased as the model uses
         them; −∞ where hidden
     visible : (rows, keys) or (heads, rows, keys) bool
@@ -228,9 +229,9 @@ def _positions(rows: Tensor | None, length: int) -> Tensor:
 class _Recorder:
     """Turns the attention calls of one pass into layers."""
 
-    def __init__(self, model: nn.Module, use: Callable[[Layer], None], x: X, rows: Tensor) -> None:
+    def __init__(self, model: PreTrainedModel, use: Callable[[Layer], None], x: X, rows: Tensor) -> None:
         self.model, self.use, self.x, self.rows = model, use, x, rows
-        self.names = {module: name for name, module in model.named_modules()}
+        self.names = list(first_calls(model))
         self.inputs: dict[nn.Module, Tensor] = {}
         self.embeddings: Tensor | None = None
         self.layers = 0
@@ -269,7 +270,7 @@ class _Recorder:
         if visible is None:
             visible = torch.ones(len(rows), call.keys, dtype=torch.bool, device=rows.device)
         logits = call.logits(0, rows, call.keys).masked_fill_(~visible, -torch.inf)
-        name = self.names.get(call.module, type(call.module).__name__)
+        name = self.names[self.layers]
         vectors = self._selected_from(call)
         heads = logits.shape[0]
         x = vectors.repeat_interleave(heads // len(vectors), 0) if len(vectors) > 1 else vectors.expand(heads, -1, -1)

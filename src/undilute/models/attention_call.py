@@ -7,7 +7,7 @@ learned sinks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,60 @@ import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
+
+IMPLEMENTATION = "undilute:"  # how the names of our own attention functions begin
+GIVEN = ("query", "key", "value", "attention_mask")  # what every attention function is given first
+UNREAD = ("indices", "block_indices", "cache")  # what chooses keys beside the mask, for functions that know of it
+
+
+def arguments(
+    module: nn.Module, implementation: str, given: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a model gave its attention function, in one form: query, key, value and mask in order, the rest by name.
+
+    Each of the four may come in its place or by its name, and a missing mask is None. What comes after them must have
+    its name, because attention functions do not agree on the order of scaling and dropout. A model that selects its
+    keys (DeepSeek-V3.2) puts them into the mask for "eager" and "sdpa", but hands over their ``indices`` under any
+    other name, ours among them; so that is done here.
+
+    Parameters
+    ----------
+    module : the attention layer
+    implementation : the model's own, as in :class:`AttentionCall`
+    given, named : its arguments after the module
+
+    Examples
+    --------
+    >>> arguments(nn.Identity(), "sdpa", ["q", "k", "v"], {"attention_mask": "m", "scaling": 2.0})
+    (['q', 'k', 'v', 'm'], {'scaling': 2.0})
+    """
+    options = dict(named)
+    if len(given) > len(GIVEN):
+        raise InvalidValue(
+            f"{type(module).__name__} gives its attention function {len(given)} arguments by their place: must be "
+            f"{', '.join(GIVEN)} and the others by name, such as scaling = 0.125, or nobody knows which is which."
+        )
+    four = [*given, *(options.pop(name, None) for name in GIVEN[len(given) :])]
+    if implementation in ("eager", "sdpa") or implementation.startswith(IMPLEMENTATION):
+        if (selected := options.pop("indices", None)) is not None:
+            four[3] = _narrowed(four[3], selected, four[1].shape[2])
+        if options.get("block_indices") is not None:
+            raise _unread(module, "block_indices")
+    return four, options
+
+
+def _narrowed(mask: Tensor, selected: Tensor, keys: int) -> Tensor:
+    """A mask that shows no key but those of ``selected``, (batch, queries, number)."""
+    hidden = torch.ones(*selected.shape[:2], keys, dtype=torch.bool, device=selected.device)
+    hidden = hidden.scatter(-1, selected.long(), False)[:, None]
+    return mask & ~hidden if mask.dtype == torch.bool else mask.masked_fill(hidden, torch.finfo(mask.dtype).min)
+
+
+def _unread(module: nn.Module, option: str) -> InvalidValue:
+    return InvalidValue(
+        f"{type(module).__name__} chooses its keys by {option}, which cannot be read from outside: must be a model "
+        "that hides keys by a mask alone."
+    )
 
 
 @dataclass(eq=False)
@@ -46,6 +100,8 @@ class AttentionCall:
                 f"attn_implementation = {self.implementation!r} hides its mask in a {type(self.mask).__name__}, which "
                 "cannot be read: load the model with attn_implementation='sdpa'."
             )
+        if option := next((name for name in UNREAD if self.options.get(name) is not None), None):
+            raise _unread(self.module, option)
 
     @property
     def queries(self) -> int:

@@ -28,7 +28,8 @@ from undilute.measures import registry
 from undilute.measures.rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import rules_of
-from undilute.models.intercept import Attention, intercepted
+from undilute.models.intercept import Attention, check_supported, intercepted
+from undilute.models.passes import Run, Runs, layer_names
 from undilute.models.tensor_parallel import check_whole
 from undilute.rules.parameters import count
 
@@ -46,7 +47,8 @@ class LayerSample:
 
     Attributes
     ----------
-    name : the layer's name in the model
+    name : the layer's name in the model; of a module that runs several times in a pass, with the number of the run
+        (``undilute.models.passes``)
     index : its place among the layers, in the order in which they first ran
     batch, position, n : (rows,): which sequence, the query's position in it, and the keys it sees
     measures : name → (heads, rows), float64
@@ -95,20 +97,23 @@ class Capture(AbstractContextManager["Capture"]):
     settings: Settings
     x: X
     on_layer: Callable[[str], None] | None = None
-    _pieces: dict[str, list[_Piece]] = field(default_factory=dict, init=False)
-    _ahead: dict[str, bool] = field(default_factory=dict, init=False)
-    _windows: dict[str, int | None] = field(default_factory=dict, init=False)
+    _pieces: dict[Run, list[_Piece]] = field(default_factory=dict, init=False)
+    _ahead: dict[Run, bool] = field(default_factory=dict, init=False)
+    _windows: dict[Run, int | None] = field(default_factory=dict, init=False)
     _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
-    _names: dict[nn.Module, str] = field(default_factory=dict, init=False)
+    _runs: Runs = field(init=False)
     _inputs: dict[tuple[nn.Module, int], Tensor] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Capture:
         if self._undo:
             raise InvalidValue("this capture is running already: must be left before it is entered again.")
+        check_supported(self.model)
+        self._runs = Runs(self.model)  # before anybody's pass can ask
         interception = intercepted(self.model, self._around)
         interception.__enter__()
         self._undo = [lambda: interception.__exit__(None, None, None)]
-        self._names = {module: name for name, module in self.model.named_modules()}
+        self._runs.__enter__()
+        self._undo.append(lambda: self._runs.__exit__(None, None, None))
         if any(each.needs_x for each in self.measures) and self.x == "input":
             self._undo += [hook.remove for hook in self._input_hooks()]
         return self
@@ -123,8 +128,11 @@ class Capture(AbstractContextManager["Capture"]):
     @property
     def layers(self) -> list[LayerSample]:
         """What was measured, one entry per attention layer, in the order in which they ran."""
+        names = layer_names(self._pieces)
         return [
-            self._joined(index, name, pieces) for index, (name, pieces) in enumerate(self._pieces.items()) if pieces
+            self._joined(index, name, run)
+            for index, (name, run) in enumerate(zip(names, self._pieces, strict=True))
+            if self._pieces[run]
         ]
 
     def clear(self) -> None:
@@ -148,10 +156,11 @@ class Capture(AbstractContextManager["Capture"]):
 
     def _measure(self, call: AttentionCall) -> None:
         check_whole(call)
-        name = self._names.get(call.module, type(call.module).__name__)
-        pieces = self._pieces.setdefault(name, [])
-        self._ahead[name] = self._ahead.get(name, False) or call.looks_ahead
-        self._windows[name] = call.window
+        if (run := self._runs.of(call.module)) is None:
+            return
+        pieces = self._pieces.setdefault(run, [])
+        self._ahead[run] = self._ahead.get(run, False) or call.looks_ahead
+        self._windows[run] = call.window
         for batch in range(call.query.shape[0]):
             real = call.real(batch).nonzero().squeeze(-1)
             if not len(real):
@@ -161,7 +170,7 @@ class Capture(AbstractContextManager["Capture"]):
             for rows in blocks(call, chosen):
                 pieces.append(self._piece(call, batch, rows, first))
         if self.on_layer is not None:
-            self.on_layer(name)
+            self.on_layer(run.module)
 
     def _piece(self, call: AttentionCall, batch: int, rows: Tensor, first: int) -> _Piece:
         own = rows + call.offset
@@ -231,7 +240,9 @@ class Capture(AbstractContextManager["Capture"]):
             if "attention" in type(module).__name__.lower():
                 yield module.register_forward_pre_hook(keep, with_kwargs=True)
 
-    def _joined(self, index: int, name: str, pieces: list[_Piece]) -> LayerSample:
+    def _joined(self, index: int, name: str, run: Run) -> LayerSample:
+        pieces = self._pieces[run]
+
         def rows(tensors: Iterable[Tensor]) -> NDArray[Any]:
             return torch.cat(list(tensors), 1).numpy()
 
@@ -244,8 +255,8 @@ class Capture(AbstractContextManager["Capture"]):
             measures={each.name: rows(piece.measures[each.name] for piece in pieces) for each in self.measures},
             keys=rows(torch.where(piece.keys < 0, -1, piece.keys - piece.first) for piece in pieces),
             key_weights=rows(piece.key_weights for piece in pieces),
-            looks_ahead=self._ahead[name],
-            window=self._windows[name],
+            looks_ahead=self._ahead[run],
+            window=self._windows[run],
         )
 
 
@@ -273,7 +284,7 @@ def capture(
     top : the N of top-N mass, d̃ and N_s/N
     sinks : how many of the first tokens count as sink
     recent : how many of the last keys count as recent
-    on_layer : called with the layer's name after each attention call, for progress
+    on_layer : called with the name of the layer's module after each attention call, for progress
 
     Returns
     -------

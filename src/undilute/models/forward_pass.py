@@ -1,15 +1,19 @@
-"""How is a model run just to watch it?  Once, without its language-model head, without a cache, without dropout."""
+"""How is a model run just to watch it?  Once, without its language-model head, without a cache, without dropout.
+
+Only token ids are at hand, so a model that needs images, sounds or a decoder's input beside them is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidValue, UndiluteError
+from undilute.models.reasons import one_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,6 +29,37 @@ def forward_pass(model: PreTrainedModel, ids: Tensor) -> None:
             f"{type(model).__name__} computes numbers that are not finite (NaN or infinity): its weights are "
             f"broken, or {hidden.dtype} is too narrow for them."
         )
+
+
+def first_pass(model: PreTrainedModel, ids: Tensor) -> None:
+    """:func:`forward_pass` over a few tokens of a model that may be of another kind; an error that says so if it is."""
+    try:
+        forward_pass(model, ids)
+    except UndiluteError:
+        raise
+    except Exception as error:  # whatever a model of another kind makes of token ids
+        reads = model.main_input_name
+        raise _unreadable(model, one_line(error) if reads == "input_ids" else f"it reads {reads}") from None
+
+
+def check_reads_tokens(model: PreTrainedModel) -> None:
+    """Raise if it is plain that ``model`` does not read token ids."""
+    if model.main_input_name != "input_ids":
+        raise _unreadable(model, f"it reads {model.main_input_name}")
+    try:
+        embeddings: Any = model.get_input_embeddings()
+    except NotImplementedError:
+        embeddings = None
+    if not isinstance(getattr(embeddings, "num_embeddings", None), int):
+        raise _unreadable(model, "it has no table of embeddings for them")
+
+
+def _unreadable(model: PreTrainedModel, why: str) -> InvalidValue:
+    return InvalidValue(
+        f"{type(model).__name__} cannot be run on token ids alone ({why}): must be a language model or a text encoder; "
+        "of any other, undilute.capture(model) measures a pass that you run yourself, and "
+        "attn_implementation='undilute:ssmax' changes the rule."
+    )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from undilute.engine.budget import memory_budget
 from undilute.engine.call import prepare
 from undilute.engine.routing import run
 from undilute.errors import InvalidValue
-from undilute.models.attention_call import AttentionCall
+from undilute.models.attention_call import IMPLEMENTATION, AttentionCall, arguments
 from undilute.rules import registry
 from undilute.rules.base import Rule
 from undilute.rules.maps.sink import Sink
@@ -27,7 +27,6 @@ from undilute.rules.maps.softmax import Softmax
 
 ATTRIBUTE = "undilute_rules"
 TREATMENT = "undilute_treatment"  # stands in the name of a treated model's implementation
-IMPLEMENTATION = "undilute:"
 PACKED = ("cu_seq_lens_q", "cu_seqlens_q")
 TEMPORARIES = 8  # tensors of a block's size that are alive at once where logits are capped
 
@@ -144,10 +143,9 @@ def _preset(factory: registry.Factory, heads: int) -> HeadRules:
 def attention(implementation: str) -> Any:
     """An attention function, as transformers calls it, whose weights are made by the layer's rules."""
 
-    def attend(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *args: Any, **options: Any
-    ) -> tuple[Tensor, None]:
-        call = AttentionCall(module, implementation, query, key, value, attention_mask, options)
+    def attend(module: nn.Module, *given: Any, **named: Any) -> tuple[Tensor, None]:
+        (query, key, value, mask), options = arguments(module, implementation, given, named)
+        call = AttentionCall(module, implementation, query, key, value, mask, options)
         rules = rules_of(module, implementation, query.shape[1])
         assert rules is not None
         if options.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):

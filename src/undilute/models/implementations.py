@@ -1,8 +1,9 @@
 """How does ``attn_implementation="undilute:ssmax"`` come to mean something?
 
 Every rule of the registry is made known to transformers under that name, with torch's mask function beside it (a name
-that has none silently loses its causal mask). transformers is heavy, and importing undilute must not import it: if it
-is not there yet, the names are registered as soon as somebody else has imported it.
+that has none silently loses its causal mask). Models whose attention is code of their own refuse it
+(``own_attention.py``). transformers is heavy, and importing undilute must not import it: if it is not there yet, the
+names are registered as soon as somebody else has imported it.
 
 ``torch.compile`` calls these functions but does not look into them: a compiled model runs its own code compiled and its
 rules as they are. Traced, they would be many small graphs for each layer, compiled again for each length.
@@ -20,7 +21,9 @@ from typing import Any
 
 import torch
 
-from undilute.models.head_rules import IMPLEMENTATION, attention
+from undilute.models.attention_call import IMPLEMENTATION
+from undilute.models.head_rules import attention
+from undilute.models.own_attention import guarded, stand_guard
 from undilute.rules import registry
 
 HOME = "transformers.modeling_utils"  # where AttentionInterface is
@@ -51,6 +54,7 @@ def _begin() -> None:
     from undilute.treatment.saved import keep_rules
 
     keep_rules(PreTrainedModel)
+    stand_guard(PreTrainedModel, IMPLEMENTATION)
     registry.on_register(_register)
 
 
@@ -60,7 +64,7 @@ def _register(rule: str) -> None:
 
     name = name_in_transformers(rule)
     AttentionInterface.register(name, torch.compiler.disable(attention(name)))
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, guarded(sdpa_mask, name))
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):

@@ -31,6 +31,7 @@ from torch import nn
 
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.models import head_rules
+from undilute.models.attention_call import IMPLEMENTATION, arguments
 
 Attention = Callable[..., Any]
 Around = Callable[[str, Attention], Attention]
@@ -159,13 +160,17 @@ def _know(parts: list[str]) -> str:
 
 
 def _standing(part: str, rest: str) -> Attention:
-    """The function to register: ``part`` around the rest, if somebody stands there."""
+    """The function to register: ``part`` around the rest, if somebody stands there.
 
-    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    Whoever stands there is given query, key, value and mask in this order, however the model gives them.
+    """
+
+    def attend(module: nn.Module, *given: Any, **named: Any) -> Any:
+        args, options = arguments(module, implementation(rest), given, named)
         function, watcher = function_of(module, rest), _watchers.get(part)
         if watcher is not None and watcher.around is not None and watcher.sees(getattr(module, "config", None)):
             function = watcher.around(implementation(rest), function)
-        return function(module, *args, **kwargs)
+        return function(module, *args, **options)
 
     return attend
 
@@ -200,7 +205,7 @@ def _by_its_name(original: str, function: Attention) -> Attention:
 
     It is given a double of the layer. The configuration itself may be in use by another thread.
     """
-    if original in NEVER_ASKED or original.startswith(head_rules.IMPLEMENTATION):
+    if original in NEVER_ASKED or original.startswith(IMPLEMENTATION):
         return function
 
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -262,8 +267,16 @@ def check_attended(model: nn.Module, calls: int) -> None:
 
 
 def _configurations(model: nn.Module) -> list[Any]:
-    """Every configuration of the model and its parts that names an attention implementation."""
+    """Every configuration of the model and its parts that names an attention implementation.
+
+    Not those of parts whose attention is code of their own: it may ask for its name, and takes the wrong branch then.
+    """
+    from transformers import PreTrainedModel
+
     found = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
+            found.pop(id(part.config), None)
     configs = [each for each in found.values() if getattr(each, "_attn_implementation", None) is not None]
     if not configs:
         raise InvalidValue(

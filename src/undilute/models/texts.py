@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
+from undilute.models.forward_pass import check_reads_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,6 +56,7 @@ def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
             f"text has shape {tuple(ids.shape)} and dtype {ids.dtype}: token ids must be one sequence of whole "
             "numbers, (tokens,)."
         )
+    check_reads_tokens(model)
     embeddings: Any = model.get_input_embeddings()
     known = int(embeddings.num_embeddings)
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:

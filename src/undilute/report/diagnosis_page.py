@@ -42,6 +42,7 @@ def page(diagnosis: Diagnosis) -> str:
         limits=data["question"]["thresholds"],
         size=size(data["subject"]["parameters"]),
         summary=diagnosis.summary,
+        numbering=diagnosis.numbering,
         style=Markup(_template("diagnosis.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

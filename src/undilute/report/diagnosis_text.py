@@ -38,6 +38,8 @@ def terminal(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         )
         for head in worst:
             yield Padding(_sentence(head, diagnosis), (0, 0, 0, 2))
+    if diagnosis.numbering is not None:
+        yield Text(diagnosis.numbering)
     yield Text(
         "One text, one pass. The forecast extends the fitted law; the ceiling holds while logits spread no wider than "
         "seen.",
@@ -71,6 +73,7 @@ def _sentence(head: Head, diagnosis: Diagnosis) -> Text:
         since = f"below one half from {head.half_length:,.0f} keys on"
     return Text.assemble(
         (f"layer {head.layer} head {head.head}", "bold red"),
+        "" if diagnosis.numbering is None else f" ({head.name})",
         f": {head.top_short:.2g} → {head.top_now:.2g} → {head.top_target:.2g}, {since} (γ {head.gamma:.2f}); "
         f"{head.advice.summary}.",
     )

@@ -25,6 +25,7 @@ from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
 from undilute.models.intercept import Interception, check_supported, treated
+from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import Share, share
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
@@ -45,7 +46,7 @@ class Treated(AbstractContextManager["Treated"]):
 
     Attributes
     ----------
-    rules : layer's name → its :class:`HeadRules`, with the parameters that learn, if any
+    rules : attention module's name → its :class:`HeadRules`, with the parameters that learn, if any
     """
 
     def __init__(self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules]) -> None:
@@ -61,7 +62,7 @@ class Treated(AbstractContextManager["Treated"]):
     @property
     def plan(self) -> Plan:
         """Which rule each head was given, with what it has learned since."""
-        names = [layer.name for layer in self._start.layers]
+        names = [module_of(layer.name) for layer in self._start.layers]
         given = {names[each.layer]: self._start.layers[each.layer].heads for each in self._start.assignments}
         if any(name not in self.rules or self.rules[name].heads != heads for name, heads in given.items()):
             raise InvalidValue(
@@ -149,7 +150,10 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
     if isinstance(learn, str):
         raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({learn!r},).")
     _check_learned(plan, learn)
-    rules = {name: _head_rules(index, call, plan, learn) for index, (name, call) in enumerate(calls.items())}
+    rules: dict[str, HeadRules | None] = {}
+    for index, (name, call) in enumerate(calls.items()):
+        if module_of(name) not in rules:  # all runs of a module have the same rules
+            rules[module_of(name)] = _head_rules(index, call, plan, learn)
     return Treated(model, plan, {name: each for name, each in rules.items() if each is not None})
 
 

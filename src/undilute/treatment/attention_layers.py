@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.attention_call import AttentionCall
-from undilute.models.forward_pass import evaluating, forward_pass
+from undilute.models.forward_pass import evaluating, first_pass
 from undilute.models.intercept import Attention, check_attended, function_of, intercepted
-from undilute.models.reasons import one_line
+from undilute.models.passes import Run, Runs, layer_names
 from undilute.models.tensor_parallel import share
 from undilute.treatment.patterns import Layer
 
@@ -33,33 +32,25 @@ def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
     >>> list(first_calls(transformers.GPT2LMHeadModel(config)))
     ['transformer.h.0.attn', 'transformer.h.1.attn']
     """
-    names = {module: name for name, module in model.named_modules()}
-    calls: dict[str, AttentionCall] = {}
+    calls: dict[Run, AttentionCall] = {}
+    runs = Runs(model)
 
     def around(implementation: str, function: Attention) -> Attention:
         def attend(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
         ) -> Any:
-            name = names.get(module, type(module).__name__)
-            calls.setdefault(name, AttentionCall(module, implementation, query, key, value, mask, options))
+            if (run := runs.of(module)) is not None:
+                calls.setdefault(run, AttentionCall(module, implementation, query, key, value, mask, options))
             plain = function_of(module, implementation)  # nobody else who watches the model is to see this pass
             return plain(module, query, key, value, mask, *args, **options)
 
         return attend
 
     devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda}
-    with torch.no_grad(), evaluating(model), torch.random.fork_rng(sorted(devices)), intercepted(model, around):
-        try:
-            forward_pass(model, torch.zeros(2, dtype=torch.int64))
-        except UndiluteError:
-            raise
-        except Exception as error:  # whatever a model of another kind makes of two tokens
-            raise InvalidValue(
-                f"{type(model).__name__} cannot be run on token ids alone ({one_line(error)}): must be a language "
-                "model or a text encoder."
-            ) from None
+    with torch.no_grad(), evaluating(model), torch.random.fork_rng(sorted(devices)), intercepted(model, around), runs:
+        first_pass(model, torch.zeros(2, dtype=torch.int64))
     check_attended(model, len(calls))
-    return calls
+    return dict(zip(layer_names(calls), calls.values(), strict=True))
 
 
 def layers_of(calls: dict[str, AttentionCall]) -> list[Layer]:

@@ -1,8 +1,15 @@
 """Which heads does a pattern mean?
 
-``"layers.12.*"`` is every head of layer 12, ``"layers.*.heads.3"`` head 3 of every layer, ``"*"`` all of them. Layers
-are counted from 0 in the order in which they run; the model's own names do as well: ``"transformer.h.12.attn"``.
-Patterns are those of a shell: ``*``, ``?`` and ``[…]``.
+``"layers.12.*"`` is every head of layer 12, ``"layers.*.heads.3"`` head 3 of every layer, ``"*"`` all of them. Patterns
+are those of a shell: ``*``, ``?`` and ``[…]``.
+
+Layers are attention layers, counted from 0 in the order in which they run. In a hybrid, whose other layers do not
+attend, ``"layers.0.*"`` is its first attention layer, which the model may call ``model.layers.4.self_attn``. The
+model's own names do as well, and so do those of the modules around them: ``"model.layers.4.self_attn"``,
+``"model.layers.4.*"``, ``"model.layers.4.heads.3"``. Where the model's own names begin with ``layers.``, as those of a
+model without its head may, a pattern that begins so means them and not our numbers.
+
+A module that runs several times in a pass is as many layers: ``"…attention.passes.2"``; its own name means all of them.
 """
 
 from __future__ import annotations
@@ -13,13 +20,15 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from undilute.errors import InvalidValue
+from undilute.models.passes import is_numbered_alike
 
 Head = tuple[int, int]
+COUNTED = "layers."  # how our own names of layers begin
 
 
 @dataclass(frozen=True)
 class Layer:
-    """An attention layer: its name in the model, and how many query heads it has."""
+    """An attention layer: its name in the model (``undilute.models.passes``), and how many query heads it has."""
 
     name: str
     heads: int
@@ -33,16 +42,17 @@ def matched(pattern: str, layers: Sequence[Layer]) -> list[Head]:
     >>> layers = [Layer(f"model.layers.{index}.self_attn", 2) for index in range(3)]
     >>> matched("layers.1.*", layers), matched("layers.*.heads.0", layers)
     ([(1, 0), (1, 1)], [(0, 0), (1, 0), (2, 0)])
-    >>> matched("model.layers.2.self_attn", layers)
-    [(2, 0), (2, 1)]
+    >>> matched("model.layers.2.self_attn", layers), matched("model.layers.2.heads.0", layers)
+    ([(2, 0), (2, 1)], [(2, 0)])
     """
     if not isinstance(pattern, str):
         raise InvalidValue(f"pattern {pattern!r}: must be text such as 'layers.12.*' or 'layers.*.heads.3'.")
+    counted = not (pattern.startswith(COUNTED) and _are_own(layers))
     found = [
         (index, head)
         for index, layer in enumerate(layers)
         for head in range(layer.heads)
-        if any(fnmatchcase(name, pattern) for name in _names(index, head, layer))
+        if any(fnmatchcase(name, pattern) for name in _names(index, head, layer, counted=counted))
     ]
     if not found:
         raise InvalidValue(f"no head matches {pattern!r}: {described(layers)}.")
@@ -72,9 +82,33 @@ def described(layers: Sequence[Layer]) -> str:
     --------
     >>> described([Layer("model.layers.0.self_attn", 9), Layer("model.layers.1.self_attn", 9)])
     "there are layers.0 to layers.1 ('model.layers.0.self_attn', …), with heads.0 to heads.8"
+    >>> described([Layer("model.layers.4.self_attn", 9), Layer("model.layers.12.self_attn", 9)])
+    "there are layers.0 ('model.layers.4.self_attn') to layers.1 ('model.layers.12.self_attn'), with heads.0 to heads.8"
     """
-    most = max(layer.heads for layer in layers)
-    return f"there are layers.0 to layers.{len(layers) - 1} ({layers[0].name!r}, …), with heads.0 to heads.{most - 1}"
+    first, last, most = layers[0].name, layers[-1].name, max(layer.heads for layer in layers)
+    if is_numbered_alike([layer.name for layer in layers]):
+        named = f"layers.0 to layers.{len(layers) - 1} ({first!r}, …)"
+    elif _are_own(layers):
+        named = f"{first!r} to {last!r}"
+    else:
+        named = f"layers.0 ({first!r}) to layers.{len(layers) - 1} ({last!r})"
+    return f"there are {named}, with heads.0 to heads.{most - 1}"
+
+
+def index_of(layer: int | str, layers: Sequence[Layer]) -> int:
+    """Which layer an index or a name means; an error unless it is one.
+
+    Examples
+    --------
+    >>> index_of("model.layers.4", [Layer("model.layers.4.self_attn", 9), Layer("model.layers.12.self_attn", 9)])
+    0
+    """
+    if isinstance(layer, str):
+        found = sorted(by_layer(matched(layer, layers)))
+        if len(found) > 1:
+            raise InvalidValue(f"{layer!r} is {len(found)} layers: must name one; {described(layers)}.")
+        return found[0]
+    return layer
 
 
 def by_layer(heads: Mapping[Head, Any] | Iterable[Head]) -> dict[int, list[int]]:
@@ -85,13 +119,17 @@ def by_layer(heads: Mapping[Head, Any] | Iterable[Head]) -> dict[int, list[int]]
     return found
 
 
-def _names(index: int, head: int, layer: Layer) -> tuple[str, ...]:
-    return (
-        f"layers.{index}",
-        f"layers.{index}.heads.{head}",
-        layer.name,
-        f"{layer.name}.heads.{head}",
-    )
+def _are_own(layers: Sequence[Layer]) -> bool:
+    """Whether the model's own names begin as our numbers do."""
+    return any(layer.name.startswith(COUNTED) for layer in layers)
+
+
+def _names(index: int, head: int, layer: Layer, *, counted: bool) -> list[str]:
+    """Everything that a head is called: its layer and the modules around that, each with and without the head."""
+    parts = layer.name.split(".")
+    around = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    places = [f"{COUNTED}{index}", *around] if counted else around
+    return [name for place in places for name in (place, f"{place}.heads.{head}")]
 
 
 def _pair(head: Any, layers: Sequence[Layer]) -> Head:

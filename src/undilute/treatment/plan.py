@@ -4,7 +4,9 @@
     plan.save("plan.json")
     undilute.apply(model, "plan.json")
 
-A plan belongs to the model it was made for: its architecture, layers and heads are kept with it and checked.
+A plan belongs to the model it was made for: its architecture, layers and heads are kept with it and checked. In its
+file an assignment has the index of its layer and the layer's name in the model; one of them is enough, and a name may
+also stand in the index's place.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.head_rules import rules_of
+from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import share
 from undilute.report import files
 from undilute.rules.base import Rule
 from undilute.rules.data import from_data, to_data
 from undilute.treatment.attention_layers import first_calls, layers_of
-from undilute.treatment.patterns import Head, Layer, by_layer
+from undilute.treatment.patterns import Head, Layer, by_layer, index_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -79,6 +82,20 @@ class Plan:
                 if (each.layer, head) in seen:
                     raise InvalidValue(f"the plan has two rules for head {head} of layer {each.layer}: one is needed.")
                 seen.add((each.layer, head))
+        self._check_shared()
+
+    def _check_shared(self) -> None:
+        """Raise if the runs of one module, which has one set of rules, are given different ones."""
+        given: dict[str, list[list[Assignment]]] = {}
+        for index, layer in enumerate(self.layers):
+            own = [each for each in self.assignments if each.layer == index]
+            given.setdefault(module_of(layer.name), []).append(sorted(own, key=lambda each: each.heads))
+        for module, runs in given.items():
+            if not all(_alike(runs[0], each) for each in runs[1:]):
+                raise InvalidValue(
+                    f"{module} runs {len(runs)} times in one pass, and has one set of rules: the plan gives its runs "
+                    f"different ones; give all of them the same, as {module + '.*'!r} and {module + '.heads.0'!r} do."
+                )
 
     @property
     def heads(self) -> list[tuple[int, int]]:
@@ -176,7 +193,12 @@ class Plan:
             "layers": [{"name": layer.name, "heads": layer.heads} for layer in self.layers],
             "made": dict(self.made),
             "assignments": [
-                {"layer": each.layer, "heads": list(each.heads), "rule": to_data(each.rule)}
+                {
+                    "layer": each.layer,
+                    "name": self.layers[each.layer].name,
+                    "heads": list(each.heads),
+                    "rule": to_data(each.rule),
+                }
                 for each in self.assignments
             ],
         }
@@ -193,11 +215,12 @@ class Plan:
         if schema != SCHEMA:
             raise InvalidValue(f"its schema is {schema!r}: must be {SCHEMA!r}, as plan.save writes it.")
         try:
+            layers = [Layer(str(each["name"]), int(each["heads"])) for each in content["layers"]]
             return cls(
                 architecture=str(content["architecture"]),
-                layers=[Layer(str(each["name"]), int(each["heads"])) for each in content["layers"]],
+                layers=layers,
                 assignments=[
-                    Assignment(int(each["layer"]), tuple(map(int, each["heads"])), from_data(each["rule"]))
+                    Assignment(_layer(each, layers), tuple(map(int, each["heads"])), from_data(each["rule"]))
                     for each in content["assignments"]
                 ],
                 made=dict(content.get("made") or {}),
@@ -214,6 +237,24 @@ def is_identity(rule: Rule) -> bool:
     from undilute.rules.maps.softmax import Softmax
 
     return is_trivial(rule) and type(rule.map) is Softmax
+
+
+def _layer(assignment: Mapping[str, Any], layers: Sequence[Layer]) -> int:
+    """The index of an assignment's layer, given as index, as name, or as both."""
+    given = assignment["layer"] if "layer" in assignment else assignment["name"]
+    index = index_of(given if isinstance(given, str) else int(given), layers)
+    name = assignment.get("name")
+    if name is not None and index != index_of(str(name), layers):
+        raise InvalidValue(f"it has a rule for layer {given!r} with the name {name!r}, which is another layer.")
+    return index
+
+
+def _alike(some: Sequence[Assignment], others: Sequence[Assignment]) -> bool:
+    """Whether two runs of a module are given the same rules, for the same heads."""
+    return [each.heads for each in some] == [each.heads for each in others] and all(
+        one.rule is other.rule or to_data(one.rule) == to_data(other.rule)
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def _counts(layers: Sequence[Layer]) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from undilute.errors import InvalidValue
 from undilute.models.head_rules import ATTRIBUTE, own_rules
+from undilute.models.passes import module_of
 from undilute.treatment.patterns import Layer
 from undilute.treatment.plan import Assignment, Plan, is_identity
 
@@ -81,14 +82,14 @@ def plan_in_force(model: PreTrainedModel) -> Plan | None:
     if not found:
         return None
     layers = [Layer(*each) for each in next(iter(found.values())).neighbours]
-    heads = {layer.name: layer.heads for layer in layers}
+    heads = {module_of(layer.name): layer.heads for layer in layers}
     if any(heads.get(name) != rules.heads for name, rules in found.items()):  # a part of what was treated
         return Plan.of(model)
     assignments = [
         Assignment(index, heads, rule)
         for index, layer in enumerate(layers)
-        if layer.name in found
-        for heads, rule in found[layer.name].groups
+        if (module := module_of(layer.name)) in found
+        for heads, rule in found[module].groups
         if not is_identity(rule)
     ]
     return Plan(type(model).__name__, layers, assignments)

@@ -117,7 +117,7 @@ function buildMap() {
       cells.push(element("div", { role: "gridcell", class: "cell", "data-head": head.index, tabindex: -1 }));
       return cells.at(-1);
     });
-    map.append(element("div", { role: "row" }, element("span", { role: "rowheader" }, String(layer.index)), ...line));
+    map.append(element("div", { role: "row" }, element("span", { role: "rowheader", title: layer.name }, String(layer.index)), ...line));
   });
   const headOf = (event) => data.heads[event.target.dataset?.head];
   map.addEventListener("click", (event) => headOf(event) && select(headOf(event)));

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating
 from undilute.models.head_rules import HeadRules
 from undilute.models.intercept import Attention, intercepted
+from undilute.models.passes import module_of
 from undilute.treatment.apply import apply
 from undilute.treatment.evaluation.text_loss import losses
 from undilute.treatment.patterns import Head
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trial:
-    """One number of heads that was tried, and the loss of the calibration text with it, in nats a token."""
+    """One number of heads that was tried, and the loss of the calibration text with it, in nats a token.
+
+    A head of a module that runs several times in a pass counts once.
+    """
 
     heads: int
     loss: float
@@ -50,15 +55,19 @@ def selected(model: PreTrainedModel, plan: Plan, windows: Tensor, on_progress: P
     if not plan.heads:
         return plan, []
     slopes = gate_slopes(model, plan, windows, lambda share: on_progress(share / 3, "ranking heads"))
-    order = sorted((head for head in plan.heads if slopes[head] < 0), key=lambda head: (slopes[head], head))
+    together: dict[tuple[str, int], list[Head]] = {}  # the runs of a module have one set of rules
+    for layer, head in plan.heads:
+        together.setdefault((module_of(plan.layers[layer].name), head), []).append((layer, head))
+    better = [runs for runs in together.values() if slopes[runs[0]] < 0]
+    order = sorted(better, key=lambda runs: (slopes[runs[0]], runs))
     sizes = sorted({0, len(order), *(2**power for power in range(len(order).bit_length()))})
     trials = []
     for number, size in enumerate(sizes):
         on_progress((1 + 2 * number / len(sizes)) / 3, f"trying {size} heads")
-        with apply(model, plan.only(order[:size])):
+        with apply(model, plan.only(list(chain(*order[:size])))):
             trials.append(Trial(size, float(losses(model, windows).mean())))
     best = min(trials, key=lambda trial: (trial.loss, trial.heads))
-    return plan.only(order[: best.heads]), trials
+    return plan.only(list(chain(*order[: best.heads]))), trials
 
 
 def gate_slopes(
@@ -67,7 +76,7 @@ def gate_slopes(
     """d(loss) / d(gate) of every head of the plan, at a gate of 0, the mean over the windows, in nats a token."""
     with apply(model, plan) as treated:
         rules = dict(treated.rules)
-    layers = [layer.name for layer in plan.layers]
+    layers = [module_of(layer.name) for layer in plan.layers]
     gates = {name: torch.zeros(each.heads, device=model.device, requires_grad=True) for name, each in rules.items()}
     frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in frozen:

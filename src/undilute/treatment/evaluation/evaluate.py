@@ -20,6 +20,7 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.experiments.experiment import Progress, quiet
+from undilute.models.forward_pass import check_reads_tokens
 from undilute.models.limits import readable_length
 from undilute.models.texts import known_tokens
 from undilute.treatment import splits
@@ -110,6 +111,7 @@ def prepare(
     Material
         The same for the same arguments.
     """
+    check_reads_tokens(model)
     length = readable_length(model, length)
     if not isinstance(seed, int) or seed < 0:
         raise InvalidValue(f"seed = {seed!r}: must be a whole number, 0 or more.")
