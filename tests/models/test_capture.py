@@ -36,7 +36,7 @@ from tests.models.attending import (
 from undilute.errors import InvalidValue, UnknownName
 from undilute.measures import registry
 from undilute.measures.rows import Settings
-from undilute.models import LayerSample, capture
+from undilute.models import LayerSample, capture, intercept
 from undilute.models.capture import sampled
 
 SETTINGS = Settings(top=3, sinks=1, recent=4)
@@ -259,10 +259,15 @@ def test_every_grad_mode(mode: Callable[[], AbstractContextManager[None]]) -> No
 
 
 def state(model: Any) -> tuple[Any, ...]:
-    """Everything that a capture could leave behind."""
+    """Everything that a capture could leave behind; names of ours that transformers knows stay for the next one."""
     hooks = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()]
     configs = [part.config._attn_implementation for part in model.modules() if hasattr(part, "config")]
-    return configs, hooks, dict(AttentionInterface._global_mapping), dict(AttentionMaskInterface._global_mapping)
+    known = [AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping]
+    return (
+        configs,
+        hooks,
+        [{name: each[name] for name in each if not name.startswith(intercept.OURS)} for each in known],
+    )
 
 
 @pytest.mark.parametrize("x", ["values", "input"])

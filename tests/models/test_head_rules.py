@@ -162,6 +162,7 @@ def test_names_are_there_if_transformers_was_imported_before() -> None:
 
 def test_rules_for_other_heads_are_refused() -> None:
     model = random_model("llama")
+    ud.apply(model, "ssmax")
     model.model.layers[0].self_attn.add_module("undilute_rules", HeadRules([(range(3), ud.rules.get("ssmax"))]))
     with ud.capture(model), pytest.raises(InvalidValue, match="attends with 4 heads: its rules are for 3"):
         model(tokens(1, 8))

@@ -11,6 +11,7 @@ model's own attention function still makes its output.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -27,8 +28,9 @@ from undilute.measures import registry
 from undilute.measures.rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import rules_of
-from undilute.models.intercept import Attention, intercepted
+from undilute.models.intercept import Attention, check_supported, intercepted
 from undilute.models.passes import Run, Runs, layer_names
+from undilute.models.tensor_parallel import check_whole
 from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:
@@ -100,15 +102,17 @@ class Capture(AbstractContextManager["Capture"]):
     _windows: dict[Run, int | None] = field(default_factory=dict, init=False)
     _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
     _runs: Runs = field(init=False)
-    _inputs: dict[nn.Module, Tensor] = field(default_factory=dict, init=False)
+    _inputs: dict[tuple[nn.Module, int], Tensor] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Capture:
         if self._undo:
             raise InvalidValue("this capture is running already: must be left before it is entered again.")
+        check_supported(self.model)
+        self._runs = Runs(self.model)  # before anybody's pass can ask
         interception = intercepted(self.model, self._around)
         interception.__enter__()
         self._undo = [lambda: interception.__exit__(None, None, None)]
-        self._runs = Runs(self.model).__enter__()
+        self._runs.__enter__()
         self._undo.append(lambda: self._runs.__exit__(None, None, None))
         if any(each.needs_x for each in self.measures) and self.x == "input":
             self._undo += [hook.remove for hook in self._input_hooks()]
@@ -151,6 +155,7 @@ class Capture(AbstractContextManager["Capture"]):
         return attend
 
     def _measure(self, call: AttentionCall) -> None:
+        check_whole(call)
         if (run := self._runs.of(call.module)) is None:
             return
         pieces = self._pieces.setdefault(run, [])
@@ -217,7 +222,7 @@ class Capture(AbstractContextManager["Capture"]):
             return None
         if self.x == "values":
             return call.value[batch][:, :keys]
-        given = self._inputs.get(call.module)
+        given = self._inputs.get((call.module, threading.get_ident()))
         if given is None or given.shape[1] < call.keys:
             raise InvalidValue(
                 f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
@@ -229,7 +234,7 @@ class Capture(AbstractContextManager["Capture"]):
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = kwargs.get("hidden_states", args[0] if args else None)
             if isinstance(given, Tensor) and given.ndim == 3:
-                self._inputs[module] = given.detach()
+                self._inputs[module, threading.get_ident()] = given.detach()
 
         for module in self.model.modules():
             if "attention" in type(module).__name__.lower():

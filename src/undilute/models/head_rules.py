@@ -26,6 +26,7 @@ from undilute.rules.maps.sink import Sink
 from undilute.rules.maps.softmax import Softmax
 
 ATTRIBUTE = "undilute_rules"
+TREATMENT = "undilute_treatment"  # stands in the name of a treated model's implementation
 PACKED = ("cu_seq_lens_q", "cu_seqlens_q")
 TEMPORARIES = 8  # tensors of a block's size that are alive at once where logits are capped
 
@@ -37,6 +38,10 @@ class HeadRules(nn.Module):
     ----------
     groups : (indices of heads, rule) for all heads of the layer, each head once; a rule's parameters given per head
         are those of its own heads, in the order of the indices
+
+    Attributes
+    ----------
+    neighbours : names and heads of all attention layers of the model, in the order in which they run, if it is known
 
     Examples
     --------
@@ -52,7 +57,15 @@ class HeadRules(nn.Module):
     def __init__(self, groups: Sequence[tuple[Sequence[int], Rule]]) -> None:
         super().__init__()
         self.indices = [tuple(indices) for indices, _ in groups]
-        self.rules = nn.ModuleList(each for _, each in groups)
+        self.rules = nn.ModuleList([each for _, each in groups])
+        self.neighbours: list[tuple[str, int]] = []
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Come from a file, in a process that may not know treated models yet."""
+        from undilute.models.intercept import know_treatments
+
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        know_treatments()
 
     @property
     def groups(self) -> list[tuple[tuple[int, ...], Rule]]:
@@ -108,12 +121,18 @@ def rules_of(module: nn.Module, implementation: str, heads: int) -> HeadRules | 
     implementation : the model's, such as "sdpa" or "undilute:ssmax"
     heads : query heads of the layer
     """
-    own = module._modules.get(ATTRIBUTE)
-    if isinstance(own, HeadRules):
+    if (own := own_rules(module)) is not None:
         return own
     if implementation.startswith(IMPLEMENTATION):
         return _preset(registry.preset(implementation.removeprefix(IMPLEMENTATION)).factory, heads)
     return None
+
+
+def own_rules(module: nn.Module) -> HeadRules | None:
+    """The rules that a treatment has put into the layer; None once the model was given another implementation."""
+    own, config = module._modules.get(ATTRIBUTE), getattr(module, "config", None)
+    in_force = config is None or TREATMENT in (config._attn_implementation or "")
+    return own if isinstance(own, HeadRules) and in_force else None
 
 
 @lru_cache(maxsize=64)

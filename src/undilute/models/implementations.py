@@ -4,6 +4,9 @@ Every rule of the registry is made known to transformers under that name, with t
 that has none silently loses its causal mask). Models whose attention is code of their own refuse it
 (``own_attention.py``). transformers is heavy, and importing undilute must not import it: if it is not there yet, the
 names are registered as soon as somebody else has imported it.
+
+``torch.compile`` calls these functions but does not look into them: a compiled model runs its own code compiled and its
+rules as they are. Traced, they would be many small graphs for each layer, compiled again for each length.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import attention
@@ -46,6 +51,9 @@ def register_with_transformers() -> None:
 def _begin() -> None:
     from transformers import PreTrainedModel
 
+    from undilute.treatment.saved import keep_rules
+
+    keep_rules(PreTrainedModel)
     stand_guard(PreTrainedModel, IMPLEMENTATION)
     registry.on_register(_register)
 
@@ -55,7 +63,7 @@ def _register(rule: str) -> None:
     from transformers.masking_utils import sdpa_mask
 
     name = name_in_transformers(rule)
-    AttentionInterface.register(name, attention(name))
+    AttentionInterface.register(name, torch.compiler.disable(attention(name)))
     AttentionMaskInterface.register(name, guarded(sdpa_mask, name))
 
 

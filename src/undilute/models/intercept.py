@@ -7,29 +7,38 @@ both are registered, under names of our own that the model's configurations hold
     undilute_watch_3_of_undilute_treatment_of_sdpa
 
 Each part before an ``_of_`` is one who stands there, the last is the model's own implementation. Whoever leaves is
-taken out of the name, in whatever order. The original function still does the attention, with its own name in place
-while it runs: the output is the very same.
+taken out of the name, in whatever order. The original function still does the attention, and finds its own name in the
+configuration: the output is the very same.
+
+Threads may come and go at any time, one at a time: whoever does holds a lock. Attention calls hold none, they only
+read. So a name once known to transformers stays known, for a pass of another thread that is on its way to it, and for
+copies of the model; nobody stands behind it any more, and the next who comes is given the same name. One model is
+watched by one thread at a time, and whoever watches sees all of its passes, whichever thread makes them.
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.models import head_rules
-from undilute.models.attention_call import arguments
+from undilute.models.attention_call import IMPLEMENTATION, arguments
 
 Attention = Callable[..., Any]
 Around = Callable[[str, Attention], Attention]
 OURS, OF = "undilute_", "_of_"
-TREATMENT = f"{OURS}treatment"
-_numbers = itertools.count()
+TREATMENT = head_rules.TREATMENT
+NEVER_ASKED = ("eager", "sdpa")  # implementations that read no name in the configuration
+_lock = threading.RLock()
 
 
 class Interception:
@@ -41,45 +50,61 @@ class Interception:
     part : a name of its own, that begins with ``undilute_``. Several may stand there under one name: it stays in the
         configurations until the last of them has left
     around : given the name of the model's implementation ("sdpa", "eager", …) and its function, returns the function
-        to call instead, with the same signature
+        to call instead, with the same signature; None calls the function itself
     """
 
-    def __init__(self, model: nn.Module, part: str, around: Around) -> None:
+    def __init__(self, model: nn.Module, part: str, around: Around | None = None) -> None:
         check_supported(model)
-        self.part = part
-        self._configs = _configurations(model)
-        _arounds[part] = around
-        for config in self._configs:
-            users, parts = _users.setdefault((id(config), part), []), _parts(config._attn_implementation)
-            if part not in parts:
-                _set(config, [part, *parts])
-            elif not users:  # a copy of a treated model: the part is its own, and stays
-                users.append(config)
+        self.part, self.around, self.thread = part, around, threading.get_ident()
+        with _lock:
+            self._configs = _configurations(model)
+            if around is not None:
+                _check_thread(model, self._configs)
+                _watchers[part] = self
+            for config in self._configs:
+                self._enter(config)
+
+    def _enter(self, config: Any) -> None:
+        users, parts = _users.setdefault((id(config), self.part), []), _parts(config._attn_implementation)
+        if self.part not in parts:
+            config._attn_implementation_internal = _know([self.part, *parts])
+        elif not users and self.around is None:  # a copy of a treated model: the part is its own, and stays
             users.append(config)
+        users.append(config)
+
+    def sees(self, config: Any) -> bool:
+        """Whether a layer with this configuration is the model's: a copy of it has the same names, but its own."""
+        return config is None or any(config is each for each in self._configs)
 
     def undo(self) -> None:
         """Leave; nothing to do the second time."""
+        with _lock:
+            self._leave()
+
+    def _leave(self) -> None:
         configs, self._configs = self._configs, []
         for config in configs:
-            users = _users[id(config), self.part]
-            users.pop()
+            users = _users.get((id(config), self.part), [])  # none if the model was copied with who stands there
+            del users[-1:]
             if not users:
-                del _users[id(config), self.part]
+                _users.pop((id(config), self.part), None)
                 parts = _parts(config._attn_implementation)
                 if self.part in parts:  # not if somebody has given the model another implementation meanwhile
-                    _set(config, [each for each in parts if each != self.part])
-        if configs and self.part != TREATMENT:
-            _forget(self.part)
+                    config._attn_implementation_internal = _know([each for each in parts if each != self.part])
+        if configs:
+            _watchers.pop(self.part, None)
 
 
-_arounds: dict[str, Around] = {}
+_watchers: dict[str, Interception] = {}  # who stands behind a part, if not only the layers' own rules
 _users: dict[tuple[int, str], list[Any]] = {}  # who holds a part: the configuration, once for each
 
 
 @contextmanager
 def intercepted(model: nn.Module, around: Around) -> Iterator[None]:
     """Inside, every attention call of ``model`` goes through ``around(implementation, function)``; undone on exit."""
-    standing = Interception(model, f"{OURS}watch_{next(_numbers)}", around)
+    with _lock:
+        part = next(name for number in itertools.count() if (name := f"{OURS}watch_{number}") not in _watchers)
+        standing = Interception(model, part, around)
     try:
         yield
     finally:
@@ -88,7 +113,7 @@ def intercepted(model: nn.Module, around: Around) -> Iterator[None]:
 
 def treated(model: nn.Module) -> Interception:
     """Let the layers of ``model`` attend by their own rules, if they have any, until ``undo()``."""
-    return Interception(model, TREATMENT, lambda implementation, function: function)
+    return Interception(model, TREATMENT)
 
 
 def implementation(name: str) -> str:
@@ -103,49 +128,49 @@ def implementation(name: str) -> str:
 
 
 def _parts(name: str) -> list[str]:
-    return name.split(OF) if name.startswith(OURS) else [name]
+    parts = []
+    while name.startswith(OURS) and OF in name:  # the last may have an _of_ of its own
+        part, name = name.split(OF, 1)
+        parts.append(part)
+    return [*parts, name]
 
 
-def _set(config: Any, parts: list[str]) -> None:
-    """Make the name of these parts the configuration's, and known to transformers."""
+def know_treatments() -> None:
+    """Make the names that treated models have known to transformers, for one that comes from a file."""
+    if "transformers.modeling_utils" in sys.modules:
+        from transformers import AttentionInterface
+
+        with _lock:
+            for name in ("eager", *AttentionInterface._global_mapping):
+                if not name.startswith(OURS):
+                    _know([TREATMENT, name])
+
+
+def _know(parts: list[str]) -> str:
+    """The name of these parts, made known to transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     name = OF.join(parts)
     if len(parts) > 1 and name not in AttentionInterface._global_mapping:
-        AttentionInterface.register(name, _standing(name, parts[0], OF.join(parts[1:])))
+        AttentionInterface.register(name, torch.compiler.disable(_standing(parts[0], OF.join(parts[1:]))))
         masks: dict[str, Any] = AttentionMaskInterface._global_mapping
         if parts[-1] in masks:
             AttentionMaskInterface.register(name, masks[parts[-1]])
-    config._attn_implementation_internal = name
+    return name
 
 
-def _forget(part: str) -> None:
-    """Take every name with this part from transformers; that of treatments stays, for copies of treated models."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    _arounds.pop(part, None)
-    for mapping in (AttentionInterface._global_mapping, AttentionMaskInterface._global_mapping):
-        for name in [name for name in mapping if part in _parts(name)]:
-            mapping.pop(name)
-
-
-def _standing(name: str, part: str, rest: str) -> Attention:
-    """The function to register: ``part`` around the rest, with the rest's name in the configuration while it runs.
+def _standing(part: str, rest: str) -> Attention:
+    """The function to register: ``part`` around the rest, if somebody stands there.
 
     Whoever stands there is given query, key, value and mask in this order, however the model gives them.
     """
 
     def attend(module: nn.Module, *given: Any, **named: Any) -> Any:
         args, options = arguments(module, implementation(rest), given, named)
-        function = _arounds[part](implementation(rest), function_of(module, rest))
-        config: Any = getattr(module, "config", None)
-        if getattr(config, "_attn_implementation", None) != name:
-            return function(module, *args, **options)
-        config._attn_implementation_internal = rest
-        try:
-            return function(module, *args, **options)
-        finally:
-            config._attn_implementation_internal = name
+        function, watcher = function_of(module, rest), _watchers.get(part)
+        if watcher is not None and watcher.around is not None and watcher.sees(getattr(module, "config", None)):
+            function = watcher.around(implementation(rest), function)
+        return function(module, *args, **options)
 
     return attend
 
@@ -157,7 +182,7 @@ def function_of(module: nn.Module, original: str) -> Attention:
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    if not original.startswith(OURS) and head_rules.ATTRIBUTE in module._modules:
+    if not original.startswith(OURS) and head_rules.own_rules(module) is not None:
         treated: Attention = head_rules.attention(original)
         return treated
     for kind in type(module).__mro__:
@@ -165,7 +190,7 @@ def function_of(module: nn.Module, original: str) -> Attention:
         registry = getattr(source, "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
         if original in registry:
             function: Attention = registry[original]
-            return function
+            return function if original.startswith(OURS) else _by_its_name(original, function)
         eager: Attention | None = getattr(source, "eager_attention_forward", None)
         if original == "eager" and eager is not None:
             return eager
@@ -173,6 +198,36 @@ def function_of(module: nn.Module, original: str) -> Attention:
         f"{type(module).__name__} has no attention function {original!r} that can be called from outside: "
         "load the model with attn_implementation='sdpa'."
     )
+
+
+def _by_its_name(original: str, function: Attention) -> Attention:
+    """A model's own function, for which the configuration has its own name: flash attention reads its version there.
+
+    It is given a double of the layer. The configuration itself may be in use by another thread.
+    """
+    if original in NEVER_ASKED or original.startswith(IMPLEMENTATION):
+        return function
+
+    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        config: Any = getattr(module, "config", None)
+        if implementation(getattr(config, "_attn_implementation", None) or "") == original:
+            module, config = copy.copy(module), copy.copy(config)
+            config._attn_implementation_internal, module.config = original, config
+        return function(module, *args, **kwargs)
+
+    return attend
+
+
+def _check_thread(model: nn.Module, configs: list[Any]) -> None:
+    """Raise if another thread watches ``model``: each would see the other's passes, or keep it from seeing its own."""
+    for config in configs:
+        for part in _parts(config._attn_implementation):
+            other = _watchers.get(part)
+            if other is not None and other.thread != threading.get_ident() and other.sees(config):
+                raise InvalidValue(
+                    f"another thread is watching this {type(model).__name__}: one at a time can, or give each thread a "
+                    "model of its own (copy.deepcopy)."
+                )
 
 
 def check_supported(model: object) -> None:
@@ -183,6 +238,12 @@ def check_supported(model: object) -> None:
         raise MissingExtra(str(error.name), "models") from None
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
+        for name, part in model.named_modules() if isinstance(model, nn.Module) else ():
+            if isinstance(part, PreTrainedModel):
+                raise InvalidValue(
+                    f"model is a {kind} around a {type(part).__name__}: must be the Hugging Face model itself, "
+                    f"model.{name}."
+                )
         raise InvalidValue(
             f"model is a {kind}: must be a Hugging Face model (transformers.PreTrainedModel), whose attention goes "
             "through AttentionInterface."

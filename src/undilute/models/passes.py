@@ -98,6 +98,10 @@ class Runs(AbstractContextManager["Runs"]):
         while self._hooks:
             self._hooks.pop().remove()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Runs:
+        """A copy of the model has the hooks too; nobody asks for its runs."""
+        return self
+
     def of(self, module: nn.Module) -> Run | None:
         """The run that is under way; None if it is one that gradient checkpointing computes again."""
         with self._lock:

@@ -116,6 +116,11 @@ def _plain(cls: type, name: str, value: Any) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
+        case Tensor() if hasattr(value, "full_tensor"):
+            raise InvalidValue(
+                f"{cls.__name__}.{name} is spread over several processes, so none of them can write it: gather it with "
+                "its full_tensor() first."
+            )
         case Tensor():
             return value.detach().tolist()
         case list() | tuple():

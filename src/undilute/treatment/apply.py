@@ -26,9 +26,11 @@ from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
 from undilute.models.intercept import Interception, check_supported, treated
 from undilute.models.passes import module_of
+from undilute.models.tensor_parallel import Share, share
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
 from undilute.treatment.attention_layers import first_calls, layers_of
+from undilute.treatment.data_parallel import check_not_wrapped
 from undilute.treatment.patterns import Head, Layer, matched
 from undilute.treatment.plan import Assignment, Plan
 
@@ -54,12 +56,19 @@ class Treated(AbstractContextManager["Treated"]):
         self._before = {name: self._modules[name]._modules.get(ATTRIBUTE) for name in rules}
         self._standing: Interception | None = treated(model)
         for name, each in rules.items():
+            each.neighbours = [(layer.name, layer.heads) for layer in plan.layers]
             _put(self._modules[name], each)
 
     @property
     def plan(self) -> Plan:
         """Which rule each head was given, with what it has learned since."""
         names = [module_of(layer.name) for layer in self._start.layers]
+        given = {names[each.layer]: self._start.layers[each.layer].heads for each in self._start.assignments}
+        if any(name not in self.rules or self.rules[name].heads != heads for name, heads in given.items()):
+            raise InvalidValue(
+                "the model's heads are in several processes (tensor parallelism), and so is what they learn: "
+                "Plan.of(model), called in all of them, has all of it."
+            )
         now = [
             replace(each, rule=dict(self.rules[names[each.layer]].groups)[each.heads])
             for each in self._start.assignments
@@ -113,8 +122,12 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
 
     Notes
     -----
-    ``save_pretrained`` writes weights, not treatments: keep ``Plan.of(model)`` beside them. A treatment ends when the
-    model is given another ``attn_implementation``.
+    ``torch.save(model)`` keeps the treatment. ``save_pretrained`` writes its plan beside the weights; a model that is
+    loaded from there says that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the
+    model is given another ``attn_implementation``. Do not begin or end one while another thread runs the model.
+
+    With tensor parallelism heads have the numbers that they have in the whole model; every process must apply the
+    same. For data-parallel training apply first what is to be learned, and wrap the model then.
 
     Examples
     --------
@@ -130,6 +143,8 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
     True
     """
     check_supported(model)
+    if learn or _learns(treatment):
+        check_not_wrapped(model)
     calls = first_calls(model)
     plan = planned(type(model).__name__, layers_of(calls), treatment)
     if isinstance(learn, str):
@@ -176,7 +191,9 @@ def _is_path(treatment: str) -> bool:
 
 def _head_rules(index: int, call: AttentionCall, plan: Plan, learn: Sequence[str]) -> HeadRules | None:
     """The rules of one layer, for all of its heads; None if none of them gets one."""
-    groups = [(each.heads, _own(each, call, learn)) for each in plan.assignments if each.layer == index]
+    here = share(call)
+    given_here = [_here(each, here) for each in plan.assignments if each.layer == index]
+    groups = [(each.heads, _own(each, call, learn)) for each in given_here if each.heads]
     if not groups:
         return None
     for heads, rule in groups:
@@ -195,6 +212,19 @@ def _head_rules(index: int, call: AttentionCall, plan: Plan, learn: Sequence[str
         if left:
             groups.append((tuple(left), rule))
     return HeadRules(groups)
+
+
+def _here(given: Assignment, here: Share) -> Assignment:
+    """The assignment for those of its heads that this process has, by their numbers in this process."""
+    if here.mesh is None:
+        return given
+    if any(True for _ in given.rule.parameters()):
+        raise InvalidValue(
+            f"layer {given.layer}: its heads are in several processes (tensor parallelism), and the rule learns a "
+            "parameter of its own, which each of them would train for its own heads: give a number and learn = […]."
+        )
+    own = given.only(here.own(given.heads))
+    return replace(own, heads=tuple(head - here.first for head in own.heads))
 
 
 def _own(given: Assignment, call: AttentionCall, learn: Sequence[str]) -> Rule:
@@ -236,6 +266,15 @@ def _check_learned(plan: Plan, learn: Sequence[str]) -> None:
                 f"learn = {list(learn)!r}: no rule of the treatment has a parameter {name!r}; there is "
                 f"{', '.join(sorted(held)) or 'none'}."
             )
+
+
+def _learns(treatment: Treatment) -> bool:
+    """Whether a rule of the treatment has parameters of its own."""
+    if isinstance(treatment, Plan):
+        given: list[object] = [each.rule for each in treatment.assignments]
+    else:
+        given = list(treatment.values()) if isinstance(treatment, Mapping) else [treatment]
+    return any(isinstance(each, nn.Module) and any(True for _ in each.parameters()) for each in given)
 
 
 def _put(module: nn.Module, rules: nn.Module | None) -> None:

@@ -15,6 +15,7 @@ from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, first_pass
 from undilute.models.intercept import Attention, check_attended, function_of, intercepted
 from undilute.models.passes import Run, Runs, layer_names
+from undilute.models.tensor_parallel import share
 from undilute.treatment.patterns import Layer
 
 if TYPE_CHECKING:
@@ -53,5 +54,5 @@ def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
 
 
 def layers_of(calls: dict[str, AttentionCall]) -> list[Layer]:
-    """Names and numbers of heads."""
-    return [Layer(name, call.query.shape[1]) for name, call in calls.items()]
+    """Names and numbers of heads; with tensor parallelism, of those in all processes."""
+    return [Layer(name, share(call).total) for name, call in calls.items()]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.head_rules import rules_of
 from undilute.models.passes import module_of
+from undilute.models.tensor_parallel import share
 from undilute.report import files
 from undilute.rules.base import Rule
 from undilute.rules.data import from_data, to_data
@@ -129,6 +130,8 @@ class Plan:
     def of(cls, model: PreTrainedModel) -> Plan:
         """The plan that a treated model follows now: after training, with what was learned.
 
+        With tensor parallelism, every process must call it, and has the whole plan then.
+
         Examples
         --------
         >>> import transformers, undilute as ud
@@ -144,7 +147,13 @@ class Plan:
         for index, call in enumerate(calls.values()):
             rules = rules_of(call.module, call.implementation, call.query.shape[1])
             groups = [] if rules is None else rules.groups
-            assignments += [Assignment(index, heads, rule) for heads, rule in groups if not is_identity(rule)]
+            first = (here := share(call)).first
+            own = [
+                Assignment(index, tuple(first + head for head in heads), rule)
+                for heads, rule in groups
+                if not is_identity(rule)
+            ]
+            assignments += here.everywhere(own)
         return cls(type(model).__name__, layers_of(calls), assignments)
 
     def check_fits(self, architecture: str, layers: Sequence[Layer]) -> None:

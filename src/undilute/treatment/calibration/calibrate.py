@@ -17,6 +17,7 @@ from undilute.models.attention_call import AttentionCall
 from undilute.models.capture import SHORTEST
 from undilute.models.intercept import check_supported
 from undilute.models.limits import readable_length
+from undilute.models.tensor_parallel import check_whole
 from undilute.models.texts import known_tokens
 from undilute.rules import registry
 from undilute.rules.base import Rule
@@ -93,6 +94,8 @@ def calibrate(
     """
     _check(model, rule, hold, select)
     calls = first_calls(model)
+    for call in calls.values():
+        check_whole(call)
     _check_causal(model, calls)
     chosen = heads_of("*" if heads is None else heads, layers_of(calls))
     length, reference = _lengths(model, length, reference)
