@@ -36,7 +36,7 @@ from undilute.engine import flash, routing, rows, scaling, sparse
 from undilute.engine.api import attention
 from undilute.engine.call import Call, prepare
 from undilute.errors import InvalidValue
-from undilute.rules import Entmax, Focus, Hard, Rule, Sigmoid, Softpick, TopK
+from undilute.rules import Entmax, Focus, Hard, Rule, SelfAdjusted, Sigmoid, Softpick, TopK
 from undilute.rules.rows import working_dtype
 
 SMALL_BLOCKS = {
@@ -49,9 +49,8 @@ SMALL_BLOCKS = {
     (rows, "FAST_ROWS"): 5,
     (rows, "TEMPORARIES"): 2**14,
 }
-JUMPING = (TopK, Hard)  # the weights jump: only exact arithmetic tells what they are
 EXTREME = ("large", "huge", "some infinite")  # where dtypes and gradients go apart, and rightly
-KINKED = (TopK, Hard, Focus, Softpick, Entmax)  # where logits tie, rounding decides which slope they have
+KINKED = (TopK, Hard, Focus, Softpick, Entmax, SelfAdjusted)  # where logits tie, rounding decides which slope they have
 
 
 # ---------------------------------------------------------------- how a tensor lies in memory
@@ -149,7 +148,7 @@ def cases(draw: st.DrawFn) -> Case:
     if not batch:
         some = st.one_of(some, st.sampled_from([1, 8, 9, 31, 63, 64, 65, 129]))
     name = draw(st.sampled_from(sorted(CASES)))
-    jumps = isinstance(CASES[name].map, JUMPING)
+    jumps = not CASES[name].map.is_continuous  # only exact arithmetic tells what the weights are
     layout = st.sampled_from(sorted(LAYOUTS))
     mask = draw(st.sampled_from(MASKS))
     exact = jumps and mask.startswith(("added", "lowest"))  # sums of what is scaled and what is not must not round
@@ -248,7 +247,7 @@ def _mask(case: Case, draw: torch.Generator) -> Any:
     shape = (case.length, case.keys)
     seen = torch.rand(shape, generator=draw) < 0.6
     bias = torch.randn(shape, generator=draw, dtype=torch.float64)
-    if isinstance(case.made.map, JUMPING):
+    if not case.made.map.is_continuous:
         bias = bias.round()
     lead = (*case.batch, case.kv_heads * case.groups) if case.has_heads else ()
     match case.mask:
@@ -365,8 +364,11 @@ def _compare(case: Case, route: str, got: dict[str, Tensor | None], wanted: dict
     error += 2 * scaling.ENTROPY_ERROR if case.numbers in EXTREME else 0.0
     tied = case.numbers in ("ties", "zeros", "one key repeated") or "expanded" in case.layouts[1]
     kinked = isinstance(case.made.map, KINKED)
+    vanishes = not case.made.sums_to_one and own != torch.float64  # all weights of a row, before they are shares of one
     for name, expected in wanted.items():
         is_gradient = name.startswith("gradient")
+        if vanishes and (name == "entropy" or (is_gradient and case.upstream in ("random", "entropy alone"))):
+            continue
         if is_gradient and ((kinked and (tied or own != torch.float64)) or case.numbers in EXTREME):
             continue
         found = got[name]

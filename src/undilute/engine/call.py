@@ -179,7 +179,10 @@ def prepare(
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Under torch.autocast, the tensors in its dtype, as torch's own attention takes them."""
-    if not all(isinstance(t, Tensor) for t in tensors) or not torch.is_autocast_enabled(kind := tensors[0].device.type):
+    if not all(isinstance(t, Tensor) for t in tensors):
+        return tensors
+    kind = tensors[0].device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -123,6 +124,7 @@ _opaque: Callable[[Call, str | None], tuple[Tensor, Tensor | None]] | None = Non
 
 def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
     """Precision is ours to choose here, so autocast is off inside."""
-    with torch.autocast(call.query.device.type, enabled=False):
+    kind = call.query.device.type
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         route = ROUTES[choose(call, forced).name]
         return route.run(replace(call, rule=Rule()) if call.is_abstract else call)

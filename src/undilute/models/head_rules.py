@@ -21,7 +21,7 @@ from undilute.engine.routing import run
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import IMPLEMENTATION, AttentionCall, arguments
 from undilute.rules import registry
-from undilute.rules.base import Rule
+from undilute.rules.base import Rule, forward_of
 from undilute.rules.maps.sink import Sink
 from undilute.rules.maps.softmax import Softmax
 
@@ -107,9 +107,17 @@ class HeadRules(nn.Module):
         for indices, rule in self.groups:
             heads = list(indices)
             z = logits[heads].masked_fill(~seen[heads], 0.0)
-            z = z * rule.scale(z, seen[heads])
-            scaled[heads], weights[heads] = z, rule.map(z, seen[heads]).abs()
-        return scaled, None if all(type(rule.map) is Softmax for _, rule in self.groups) else weights
+            if forward_of(rule) is Rule:
+                z = z * rule.scale(z, seen[heads])
+                scaled[heads], weights[heads] = z, rule.map(z, seen[heads]).abs()
+            else:  # a rule with a forward of its own, which does not say what its scale is
+                scaled[heads], weights[heads] = z, rule(z, seen[heads]).abs()
+        return scaled, None if all(_is_softmax(rule) for _, rule in self.groups) else weights
+
+
+def _is_softmax(rule: Rule) -> bool:
+    """Are the weights the softmax of the scaled logits?"""
+    return forward_of(rule) is Rule and forward_of(rule.map) is Softmax
 
 
 def rules_of(module: nn.Module, implementation: str, heads: int) -> HeadRules | None:
@@ -164,7 +172,7 @@ def attention(implementation: str) -> Any:
 
 def obstacle(call: AttentionCall, rule: Rule) -> str | None:
     """Why a rule cannot take the place of softmax in this layer, in words that follow a colon; None if it can."""
-    if call.options.get("s_aux") is not None and type(rule.map) is not Softmax:
+    if call.options.get("s_aux") is not None and not _is_softmax(rule):
         return (
             f"{type(call.module).__name__} has learned sinks, which only softmax can take in: give a rule whose map is "
             f"Softmax, with any scale, not {type(rule.map).__name__}"

@@ -134,7 +134,7 @@ class Map(Parametrised):
     is_sparse: bool = False
     is_shift_invariant: bool = True
     is_monotone: bool = True
-    is_continuous: ClassVar[bool] = True
+    is_continuous: bool = True
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         """Weights of each row.

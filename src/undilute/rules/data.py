@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue, UnknownName
-from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.base import Map, Rule, Scale, forward_of
 from undilute.rules.parameters import shown
 
 KIND = "kind"
@@ -50,6 +50,10 @@ def to_data(rule: Rule) -> dict[str, Any]:
     if not isinstance(rule, Rule):
         raise InvalidValue(
             f"rule = {rule!r}: must be a Rule; undilute.rules.get makes one of a name, a Scale or a Map."
+        )
+    if forward_of(rule) is not Rule:
+        raise InvalidValue(
+            f"{type(rule).__name__} cannot be written as data: its weights are more than its scale and its map."
         )
     return {"scale": _part_to_data(rule.scale, Scale), "map": _part_to_data(rule.map, Map)}
 

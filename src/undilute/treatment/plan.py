@@ -23,7 +23,7 @@ from undilute.models.head_rules import rules_of
 from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import share
 from undilute.report import files
-from undilute.rules.base import Rule
+from undilute.rules.base import Rule, forward_of
 from undilute.rules.data import from_data, to_data
 from undilute.rules.parameters import count, shown, whole
 from undilute.treatment.attention_layers import first_calls, layers_of
@@ -250,7 +250,7 @@ def is_identity(rule: Rule) -> bool:
     from undilute.engine.scaling import is_trivial
     from undilute.rules.maps.softmax import Softmax
 
-    return is_trivial(rule) and type(rule.map) is Softmax
+    return is_trivial(rule) and forward_of(rule.map) is Softmax
 
 
 def _layer(assignment: Mapping[str, Any], layers: Sequence[Layer]) -> int:

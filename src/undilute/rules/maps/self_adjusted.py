@@ -43,6 +43,7 @@ class SelfAdjusted(Map):
         self.variant = variant
         self.is_shift_invariant = variant in ("V1", "V2")
         self.is_monotone = variant != "V0"
+        self.is_continuous = variant in ("V0", "V1")
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         return self._factor(logits, visible) * softmax_over(logits, visible)
