@@ -317,6 +317,47 @@ def test_dropout_on_the_rows_route() -> None:
     assert torch.autograd.gradcheck(again, (q[:, :9].detach().requires_grad_(),))
 
 
+def test_dropout_leaves_the_generators_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It draws one seed, as any other random number, and seeds nothing but a generator of its own.
+
+    ``torch.manual_seed`` also seeds those of CUDA, MPS and XPU.
+    """
+
+    def forbidden(*arguments: object) -> None:
+        raise AssertionError("this seeds every device")
+
+    q = rows(1, 50, 8, seed=24).requires_grad_()
+    torch.manual_seed(0)
+    torch.randint(2**62, ())
+    after_one = torch.get_rng_state()
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch, "manual_seed", forbidden)
+    monkeypatch.setattr(torch.random, "manual_seed", forbidden)
+    out = ud.attention(q, q, q, dropout_p=0.5, rule="sigmoid", route="rows")
+    torch.autograd.grad(out.sum(), q)
+    assert torch.equal(torch.get_rng_state(), after_one)
+
+
+def test_dropout_is_the_same_backward_whatever_the_memory_budget_is_by_then() -> None:
+    q, v = rows(1, 50, 8, seed=24).requires_grad_(), rows(1, 50, 8, seed=25)
+    gradients = []
+    for later in (128, 1):
+        torch.manual_seed(0)
+        ud.set_memory_budget(128)
+        out = ud.attention(q, q, v, dropout_p=0.5, rule="sigmoid", route="rows")
+        ud.set_memory_budget(later)
+        gradients.append(torch.autograd.grad(out.square().sum(), q)[0])
+    assert torch.equal(*gradients)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    q, v = rows(1, 400, 8, seed=26), torch.ones(1, 400, 1, dtype=torch.float64)
+    for route in ("rows", "reference"):
+        out = ud.attention(q, q, v, dropout_p=0.3, rule="hard" if route == "rows" else "softmax", route=route)
+        assert abs(out.mean().item() - 1.0) < 0.1
+        assert not ud.attention(q, q, v, dropout_p=1.0, route=route).any()
+
+
 @pytest.mark.parametrize("name", ["softmax", "entmax15", "sigmoid", "top-k"])
 def test_one_query_against_a_long_cache(name: str) -> None:
     q, k, v = rows(2, 3, 1, 8, seed=25), rows(2, 3, 500, 8, seed=26), rows(2, 3, 500, 8, seed=27)
