@@ -1,6 +1,7 @@
 """How far back does a row look?  The mean distance |own − j| under the weights, and the share of the last keys.
 
-Both are NaN where the keys are another text's, as those of a decoder that looks at its encoder: no distance leads there.
+Both are NaN where the keys are another text's, as where a decoder looks at its encoder: there is no distance between
+the two.
 """
 
 from __future__ import annotations

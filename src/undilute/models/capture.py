@@ -293,8 +293,8 @@ def capture(
 
     Parameters
     ----------
-    model : any causal language model or encoder whose attention goes through ``AttentionInterface``, with whatever
-        implementation it has; it is put back as it was on exit, also after an error
+    model : any causal language model, encoder, or both in one, whose attention goes through ``AttentionInterface``,
+        with whatever implementation it has; it is put back as it was on exit, also after an error
     rows : how many rows of each call, sequence and head to measure: log-spaced for a causal pass, evenly spaced for an
         encoder's, all of them if there are no more
     measures : names from ``undilute.measures.registry``; all by default

@@ -96,7 +96,8 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
         return [Queries(torch.arange(count, device=query.device), 0)] * batch
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        parameters = _parameters(type(module))
+        kind: Any = type(module)  # mypy takes no class of modules for hashable
+        parameters = _parameters(kind)
         given = dict(zip(parameters, args, strict=False)) | {name: named[name] for name in parameters if name in named}
         asking = next((given[name] for name in (*ASKING, *parameters) if name in given), None)
         others = (given.get(name) for name in OTHERS)
@@ -126,6 +127,6 @@ def _is_cross_attention(module: nn.Module) -> bool:
 
 
 @functools.cache
-def _parameters(kind: type[nn.Module]) -> tuple[str, ...]:
+def _parameters(kind: Any) -> tuple[str, ...]:
     """The names of what a class of layers is called with, in order."""
     return tuple(inspect.signature(kind.forward).parameters)[1:]

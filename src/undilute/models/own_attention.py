@@ -66,13 +66,13 @@ def check_built(model: PreTrainedModel, name: str) -> None:
 
 
 def check_attends(model: PreTrainedModel, parts: Iterable[PreTrainedModel], name: str) -> None:
-    """Raise if none of the ``parts`` of ``model`` that have the name attends; a convolutional part beside one may be."""
+    """Raise if none of the ``parts`` of ``model`` that are given the name attends; one that does is enough."""
     if not any(attends_through_interface(type(module)) for part in parts for module in part.modules()):
         raise refusal(type(model).__name__, name, "makes no attention call")
 
 
-def attends_through_interface(kind: type[nn.Module]) -> bool:
-    """Whether modules of this class call transformers' AttentionInterface.
+def attends_through_interface(kind: Any) -> bool:
+    """Whether modules of a class call transformers' AttentionInterface.
 
     Examples
     --------

@@ -6,8 +6,8 @@ as many layers, which have its name and the number of the run, counted from 0 as
     albert.encoder.albert_layer_groups.0.albert_layers.0.attention.passes.1
 
 A run begins where the module is called: several attention calls within (one for each image) are one run. The same
-queries and keys once more (DiffLlama, for the other half of its values) are the same rows, and those that gradient
-checkpointing computes again on the way back are no new ones either. A further batch or a generated token is another pass of the model,
+queries and keys once more (DiffLlama, for the other half of its values) are the same rows, and what gradient
+checkpointing computes again on the way back is none. A further batch or a generated token is another pass of the model,
 and begins again at 0.
 """
 
