@@ -37,6 +37,21 @@ def test_attention_inside_is_refused_and_outside_it_runs() -> None:
         assert torch.equal(ud.attention(q, q, q), before)
 
 
+@pytest.mark.usefixtures("alone")
+def test_measuring_inside_is_refused_too() -> None:
+    from tests.models.attending import random_model, tokens
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.distributed.tensor.experimental import context_parallel
+
+        ids = tokens(1, 8)
+        model = random_model("llama")
+        inside = context_parallel(init_device_mesh("cpu", (1,)), buffers=[ids], buffer_seq_dims=[1])
+        with inside, ud.capture(model), pytest.raises(ud.InvalidValue, match="context_parallel"):
+            model(ids)
+
+
 def test_another_who_replaces_torchs_attention_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faster kernels are often put there."""
     original = torch.nn.functional.scaled_dot_product_attention

@@ -114,3 +114,21 @@ def test_arguments_without_a_name_or_a_meaning_are_refused() -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(InvalidValue, match="Identity chooses its keys by cache, which cannot be read from outside"):
         AttentionCall(torch.nn.Identity(), "sdpa", q, q, q, None, {"cache": object()})
+
+
+@pytest.mark.parametrize(
+    ("implementation", "dtype"), [("sdpa", torch.bool), ("sdpa", torch.float32), ("eager", torch.float32)]
+)
+def test_a_mask_with_one_row_for_all_queries_is_a_row_for_each(implementation: str, dtype: torch.dtype) -> None:
+    model, ids = random_model("bert", implementation, dtype=torch.float32), tokens(2, 14)
+    row = torch.ones(2, 1, 1, 14, dtype=torch.bool)
+    row[1, ..., 9:] = False
+    if dtype != torch.bool:
+        row = torch.zeros(row.shape).masked_fill(~row, torch.finfo(dtype).min)
+    frames = []
+    for mask in (row, row.expand(-1, -1, 14, -1).contiguous()):
+        with torch.no_grad(), ud.capture(model, rows=99) as c:
+            model(ids, attention_mask=mask)
+        frames.append(c.frame())
+    assert frames[0].equals(frames[1])
+    assert c.layers[0].n.tolist() == [14] * 14 + [9] * 9

@@ -189,6 +189,33 @@ def test_a_part_with_attention_of_its_own_keeps_it_while_others_are_watched() ->
             assert torch.equal(model(ids, attention_mask=mask)[0], before)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["FNetModel", "FNetForMaskedLM", "ResNetModel"])
+def test_a_model_that_never_attends_is_refused(family: str, way: str) -> None:
+    kind = getattr(transformers, family)
+    sizes = PLAIN if "FNet" in family else {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
+    config = kind.config_class(**{name: value for name, value in sizes.items() if name != "num_attention_heads"})
+    with pytest.raises(InvalidValue, match=f"{family} makes no attention call through .* 'undilute:ssmax' cannot"):
+        WAYS[way](kind, config)
+
+
+def test_a_part_that_never_attends_may_stand_beside_one_that_does() -> None:
+    """But it cannot have the name alone."""
+
+    def config() -> Any:
+        return llava(transformers.MambaConfig(hidden_size=32, num_hidden_layers=1, vocab_size=60))
+
+    model = transformers.LlavaModel._from_config(config(), attn_implementation=NAME)
+    model.set_attn_implementation("eager")
+    model.set_attn_implementation(NAME)
+    model.set_attn_implementation({"": "eager", "text_config": "eager", "vision_config": NAME})
+    refused = r"LlavaModel makes no attention call through .*, as {'text_config': 'undilute:ssmax'}"
+    with pytest.raises(InvalidValue, match=refused):
+        model.set_attn_implementation({"text_config": NAME})
+    with pytest.raises(InvalidValue, match=refused):
+        transformers.LlavaModel._from_config(config(), attn_implementation={"text_config": NAME})
+
+
 def test_a_class_of_ones_own_attends_as_its_parent() -> None:
     """transformers reads the source of a class's file, and there is none in a notebook."""
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 import undilute as ud
 from tests.models.architectures import built
-from tests.models.attending import VOCABULARY, random_model, tokens
+from tests.models.attending import SIZES, VOCABULARY, random_model, tokens
 from undilute.errors import InvalidValue
 from undilute.experiments.attended import Layer, each_layer
 from undilute.treatment.attention_layers import first_calls
@@ -51,6 +52,22 @@ def test_rows_of_a_layer_are_those_of_one_run() -> None:
     for layer, p in zip(c.layers, weights, strict=True):
         expected = torch.special.entr(p).sum(-1)  # (batch, heads, queries)
         np.testing.assert_allclose(layer.measures["entropy"], expected.transpose(0, 1).flatten(1), atol=1e-5)
+
+
+def test_the_same_queries_and_keys_once_more_are_the_same_rows() -> None:
+    """DiffLlama attends twice in a layer, with each half of its values; a call for each image is another matter."""
+    config = transformers.DiffLlamaConfig(**SIZES)
+    torch.manual_seed(0)
+    model, ids = transformers.DiffLlamaForCausalLM(config).eval(), tokens(2, 12)
+    with ud.capture(model, measures=["entropy"]) as c, torch.no_grad():
+        model(ids)
+        model(ids)
+    assert [(layer.name, layer.position.tolist()) for layer in c.layers] == [
+        (f"model.layers.{layer}.self_attn", [*range(12)] * 4) for layer in range(2)
+    ]
+    seen: list[Layer] = []
+    each_layer(model, ids[0], seen.append)
+    assert [layer.name for layer in seen] == [layer.name for layer in c.layers]
 
 
 @pytest.mark.parametrize("kind", NAMES)

@@ -11,6 +11,8 @@ decides:
 | diffuse  | short rows look at half or more of what they see, and long rows still at a quarter: it averages        |
 | diluting | the top weight falls with exponent γ ≥ 0.25, its interval above 0.1                                   |
 | sharp    | none of these: its top weight falls slowly or not at all                                              |
+
+A head that looks at another text, a decoder's at its encoder's, has no last keys: it is never local.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Evidence:
     Attributes
     ----------
     sink_share : median of long rows
-    recent_share : median of long rows, sink left out
+    recent_share : median of long rows, sink left out; NaN where the keys are another text's
     room : keys that long rows see, as a multiple of the recent ones
     effective_short, effective_long : median n_eff / n, sink left out
     gamma, gamma_low : the dilution exponent and the lower end of its interval

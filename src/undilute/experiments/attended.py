@@ -27,6 +27,7 @@ from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import Attention, check_attended, intercepted
 from undilute.models.limits import readable_length
+from undilute.models.passes import Runs
 from undilute.rules.parameters import count
 from undilute.treatment.attention_layers import first_calls
 
@@ -108,6 +109,7 @@ def each_layer(
     recorder = _Recorder(model, use, x, _positions(rows, len(ids)))
     with torch.no_grad(), evaluating(model), ExitStack() as stack:
         stack.enter_context(intercepted(model, recorder.around))
+        stack.enter_context(recorder.runs)
         if x == "input":
             stack.enter_context(recorder.keeping_inputs())
         if x == "embedding":
@@ -232,6 +234,7 @@ class _Recorder:
     def __init__(self, model: PreTrainedModel, use: Callable[[Layer], None], x: X, rows: Tensor) -> None:
         self.model, self.use, self.x, self.rows = model, use, x, rows
         self.names = list(first_calls(model))
+        self.runs = Runs(model)
         self.inputs: dict[nn.Module, Tensor] = {}
         self.embeddings: Tensor | None = None
         self.layers = 0
@@ -241,8 +244,9 @@ class _Recorder:
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
         ) -> Any:
             result = function(module, query, key, value, mask, *args, **options)
-            self.use(self._layer(AttentionCall(module, implementation, query, key, value, mask, options)))
-            self.layers += 1
+            if self.runs.of(module, query, key) is not None:
+                self.use(self._layer(AttentionCall(module, implementation, query, key, value, mask, options)))
+                self.layers += 1
             return result
 
         return attend

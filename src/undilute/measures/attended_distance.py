@@ -1,4 +1,8 @@
-"""How far back does a row look?  The mean distance |own − j| under the weights, and the share of the last keys."""
+"""How far back does a row look?  The mean distance |own − j| under the weights, and the share of the last keys.
+
+Both are NaN where the keys are another text's, as where a decoder looks at its encoder: there is no distance between
+the two.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,9 @@ def recent_share(rows: Rows) -> Tensor:
 
 def _near_and_far(rows: Rows) -> tuple[Tensor, Tensor]:
     """Both sums as one product with each row's two columns, |t − j| and 1[|t − j| < recent]."""
+    if rows.own is None:
+        unknown = rows.logits.new_full(rows.logits.shape[:2], torch.nan)
+        return unknown, unknown
     keys = torch.arange(rows.logits.shape[-1], device=rows.logits.device)
     distance = (rows.own[:, None] - keys).abs()
     columns = torch.stack([distance, distance < rows.settings.recent], -1).to(rows.logits.dtype)

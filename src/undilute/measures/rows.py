@@ -47,7 +47,7 @@ class Rows:
     used : (heads, rows, keys), the weights that another rule than softmax makes of them, 0 where hidden; what measures
         say of weights is said of these, and only spread and lead are the logits'; None for softmax
     visible : (rows, keys) or (heads, rows, keys) bool; None if every row sees every key
-    own : (rows,), index of each query's own key
+    own : (rows,), index of each query's own key; None if the keys are another text's
     first : index of the first real token's key; padding may come before it; below 0 if a cache has dropped it
     outside : (heads, 1), logit of a learned sink that is no key (gpt-oss); None without one
     reach : (heads, rows), an upper bound of the moduli of the logits, ‖q‖·max‖k‖·scale; None if not known
@@ -57,7 +57,7 @@ class Rows:
 
     logits: Tensor
     visible: Tensor | None
-    own: Tensor
+    own: Tensor | None
     first: int = 0
     outside: Tensor | None = None
     reach: Tensor | None = None
@@ -178,7 +178,7 @@ class Rows:
             logits=self.logits[..., start:],
             used=None if used is None else used / used.sum(-1, keepdim=True).clamp(min=torch.finfo(used.dtype).tiny),
             visible=visible,
-            own=self.own - start,
+            own=None if self.own is None else self.own - start,
             first=0,
             outside=None,
             x=None,

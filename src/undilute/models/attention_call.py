@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from undilute.engine.call import check_whole_sequence
 from undilute.errors import InvalidValue
 
 IMPLEMENTATION = "undilute:"  # how the names of our own attention functions begin
@@ -84,6 +85,7 @@ class AttentionCall:
     key, value : (batch, key heads, keys, features)
     mask : None, (batch, 1 or heads, queries, keys) bool or to be added, or (batch, keys) padding
     options : whatever else the function was given
+    is_cross : whether the keys are another text's than the queries' (``undilute.models.cross_attention``)
     """
 
     module: nn.Module
@@ -93,8 +95,10 @@ class AttentionCall:
     value: Tensor
     mask: Any
     options: dict[str, Any]
+    is_cross: bool = False
 
     def __post_init__(self) -> None:
+        check_whole_sequence()
         if self.mask is not None and not isinstance(self.mask, Tensor):
             raise InvalidValue(
                 f"attn_implementation = {self.implementation!r} hides its mask in a {type(self.mask).__name__}, which "
@@ -122,21 +126,23 @@ class AttentionCall:
 
     @cached_property
     def offset(self) -> int:
-        """Index of the first query's own key."""
-        if self.queries == self.keys or self.mask is None or self.mask.ndim != 4:
-            return self.keys - self.queries
-        seen = self._seen(self.mask[:, :, -1]).flatten(0, -2).any(0).nonzero()
+        """Index of the first query's own key, if keys are its own; torch's flag counts from the first key otherwise."""
+        if self.queries == self.keys or self._mask_of_rows is None:
+            return self.keys - self.queries if self._is_flash else max(self.keys - self.queries, 0)
+        seen = self._seen(self._mask_of_rows[:, :, -1]).flatten(0, -2).any(0).nonzero()
         last = int(seen[-1]) if len(seen) else self.keys - 1
         return last - (self.queries - 1)
 
     @cached_property
     def looks_ahead(self) -> bool:
-        """Whether a query sees keys after its own: an encoder."""
+        """Whether a query sees keys after its own: an encoder, or a decoder that looks at it."""
+        if self.is_cross:
+            return True
         if self.causal or self.queries == 1:
             return False
-        if self.mask is None or self.mask.ndim == 2:
+        if self._mask_of_rows is None:
             return True
-        return bool(self._seen(self.mask[:, :, 0, max(self.offset, 0) + 1 : self.keys]).any())
+        return bool(self._seen(self._mask_of_rows[:, :, 0, max(self.offset, 0) + 1 : self.keys]).any())
 
     @property
     def window(self) -> int | None:
@@ -145,14 +151,15 @@ class AttentionCall:
         return window
 
     def real(self, batch: int) -> Tensor:
-        """(queries,) bool: queries that are no padding, because they see their own key."""
+        """(queries,) bool: queries that are no padding, because they see their own key; not of a cross-attention."""
         own = torch.arange(self.queries, device=self.query.device) + self.offset
         if self.mask is None:
             return torch.ones_like(own, dtype=torch.bool)
         if self.mask.ndim == 2:
             padding: Tensor = self.mask[batch].bool()
             return padding[own]
-        mask = self.mask[min(batch, self.mask.shape[0] - 1), 0]
+        assert self._mask_of_rows is not None
+        mask = self._mask_of_rows[min(batch, self.mask.shape[0] - 1), 0]
         return self._seen(mask[torch.arange(self.queries, device=own.device), own.clamp(0, mask.shape[-1] - 1)])
 
     def position(self, batch: int, query: int) -> int | None:
@@ -172,8 +179,8 @@ class AttentionCall:
         seen: Tensor | None = None
         if self.mask is not None and self.mask.ndim == 2:
             seen = self.mask[batch, :keys].bool()[None].expand(len(rows), -1)
-        elif self.mask is not None:
-            mask = self._seen(self.mask[min(batch, self.mask.shape[0] - 1)][:, rows, :keys])
+        elif self._mask_of_rows is not None:
+            mask = self._seen(self._mask_of_rows[min(batch, self.mask.shape[0] - 1)][:, rows, :keys])
             seen = mask[0] if mask.shape[0] == 1 else mask
         if self.causal:
             behind = (rows + self.offset)[:, None] - torch.arange(keys, device=rows.device)
@@ -239,8 +246,8 @@ class AttentionCall:
         added: Tensor | None = self.options.get("position_bias")
         if added is not None:
             added = self.full(added[min(batch, added.shape[0] - 1)][:, rows, :keys])
-        if self.mask is not None and self.mask.ndim == 4 and self.mask.dtype != torch.bool:
-            mask = self.mask[min(batch, self.mask.shape[0] - 1)][:, rows, :keys]
+        if self._mask_of_rows is not None and self.mask.dtype != torch.bool:
+            mask = self._mask_of_rows[min(batch, self.mask.shape[0] - 1)][:, rows, :keys]
             shown = self.full(mask.masked_fill(~self._seen(mask), 0.0))
             if shown.any():
                 added = shown if added is None else added + shown
@@ -281,6 +288,17 @@ class AttentionCall:
     def _seen(mask: Tensor) -> Tensor:
         """What a mask shows: bool masks say so; in masks to be added, the lowest number or −∞ hides."""
         return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+    @cached_property
+    def _mask_of_rows(self) -> Tensor | None:
+        """A mask of four dimensions with a row for each query, also if it came with one for all; None if there is none.
+
+        The engine is given the mask as it came: one row for all queries is faster.
+        """
+        if self.mask is None or self.mask.ndim == 2:
+            return None
+        mask: Tensor = self.mask
+        return mask.expand(-1, -1, self.queries, -1) if mask.shape[2] == 1 else mask
 
     @property
     def _is_prefill_of_static_cache(self) -> bool:

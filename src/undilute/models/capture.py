@@ -12,9 +12,10 @@ model's own attention function still makes its output.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +28,7 @@ from undilute.errors import InvalidValue, MissingExtra
 from undilute.measures import registry
 from undilute.measures.rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
+from undilute.models.cross_attention import CrossAttention, Queries
 from undilute.models.head_rules import rules_of
 from undilute.models.intercept import Attention, check_supported, intercepted
 from undilute.models.passes import Run, Runs, layer_names
@@ -54,8 +56,11 @@ class LayerSample:
     measures : name → (heads, rows), float64
     keys, key_weights : (heads, rows, 8): the heaviest keys' positions and weights, heaviest first; −1 and 0 where a
         row sees fewer
-    looks_ahead : whether queries see later keys, as in an encoder
+    looks_ahead : whether queries see later keys, as in an encoder or a cross-attention
     window : how many keys back a query sees; None without a sliding window
+    is_cross : whether the keys are another text's, as those of a decoder that looks at its encoder: ``position`` is
+        the query's in its own text and ``keys`` are positions in the other, so that measures of the distance between
+        them are NaN
     """
 
     name: str
@@ -68,6 +73,7 @@ class LayerSample:
     key_weights: NDArray[np.float64]
     looks_ahead: bool
     window: int | None = None
+    is_cross: bool = False
 
     @property
     def heads(self) -> int:
@@ -79,7 +85,7 @@ class _Piece:
     """What one block of rows of one call gave."""
 
     batch: int
-    own: Tensor
+    position: Tensor
     first: int
     n: Tensor
     measures: dict[str, Tensor]
@@ -101,19 +107,22 @@ class Capture(AbstractContextManager["Capture"]):
     _ahead: dict[Run, bool] = field(default_factory=dict, init=False)
     _windows: dict[Run, int | None] = field(default_factory=dict, init=False)
     _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
+    _crossing: set[Run] = field(default_factory=set, init=False)
     _runs: Runs = field(init=False)
+    _cross: CrossAttention = field(init=False)
     _inputs: dict[tuple[nn.Module, int], Tensor] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Capture:
         if self._undo:
             raise InvalidValue("this capture is running already: must be left before it is entered again.")
         check_supported(self.model)
-        self._runs = Runs(self.model)  # before anybody's pass can ask
+        self._runs, self._cross = Runs(self.model), CrossAttention(self.model)  # before anybody's pass can ask
         interception = intercepted(self.model, self._around)
         interception.__enter__()
         self._undo = [lambda: interception.__exit__(None, None, None)]
-        self._runs.__enter__()
-        self._undo.append(lambda: self._runs.__exit__(None, None, None))
+        for watcher in (self._runs, self._cross):
+            watcher.__enter__()
+            self._undo.append(partial(watcher.__exit__, None, None, None))
         if any(each.needs_x for each in self.measures) and self.x == "input":
             self._undo += [hook.remove for hook in self._input_hooks()]
         return self
@@ -149,30 +158,43 @@ class Capture(AbstractContextManager["Capture"]):
         ) -> Any:
             result = function(module, query, key, value, mask, *args, **options)
             with torch.no_grad():
-                self._measure(AttentionCall(module, implementation, query, key, value, mask, options))
+                is_cross = self._cross.of(module, query, key)
+                self._measure(AttentionCall(module, implementation, query, key, value, mask, options, is_cross))
             return result
 
         return attend
 
     def _measure(self, call: AttentionCall) -> None:
         check_whole(call)
-        if (run := self._runs.of(call.module)) is None:
+        if (run := self._runs.of(call.module, call.query, call.key)) is None:
             return
         pieces = self._pieces.setdefault(run, [])
         self._ahead[run] = self._ahead.get(run, False) or call.looks_ahead
         self._windows[run] = call.window
-        for batch in range(call.query.shape[0]):
-            real = call.real(batch).nonzero().squeeze(-1)
+        if call.is_cross:
+            self._crossing.add(run)
+        for batch, (real, start) in enumerate(self._queries(call)):
             if not len(real):
                 continue
             chosen = sampled(real, self.rows, evenly=call.looks_ahead)
-            first = self._first_key(call, batch, real[:1])
+            first = self._first_key(call, batch, real[:1]) if call.is_cross else call.offset - start
             for rows in blocks(call, chosen):
-                pieces.append(self._piece(call, batch, rows, first))
+                pieces.append(self._piece(call, batch, rows, first, start))
         if self.on_layer is not None:
             self.on_layer(run.module)
 
-    def _piece(self, call: AttentionCall, batch: int, rows: Tensor, first: int) -> _Piece:
+    def _queries(self, call: AttentionCall) -> Sequence[Queries]:
+        """The queries of each sequence; those of a cross-attention are known from the self-attention before it."""
+        if call.is_cross:
+            return self._cross.queries(call.module, call.query)
+        found = []
+        for batch in range(call.query.shape[0]):
+            real = call.real(batch).nonzero().squeeze(-1)
+            found.append(Queries(real, call.offset - self._first_key(call, batch, real[:1]) if len(real) else 0))
+        self._cross.keep(call.module, call.queries, found)
+        return found
+
+    def _piece(self, call: AttentionCall, batch: int, rows: Tensor, first: int, start: int) -> _Piece:
         own = rows + call.offset
         keys = call.keys if call.looks_ahead else min(call.keys, int(own[-1]) + 1)
         visible = call.visible(batch, rows, keys)
@@ -184,7 +206,7 @@ class Capture(AbstractContextManager["Capture"]):
         block = Rows(
             logits,
             visible,
-            own,
+            None if call.is_cross else own,
             first=first,
             outside=call.outside,
             reach=reach,
@@ -194,7 +216,7 @@ class Capture(AbstractContextManager["Capture"]):
         )
         measured = {each.name: each.compute(block).double().cpu() for each in self.measures}
         n = block.n[0].long().cpu()
-        return _Piece(batch, own.cpu(), first, n, measured, *self._heaviest(block))
+        return _Piece(batch, (rows + start).cpu(), first, n, measured, *self._heaviest(block))
 
     @staticmethod
     def _heaviest(block: Rows) -> tuple[Tensor, Tensor]:
@@ -211,7 +233,7 @@ class Capture(AbstractContextManager["Capture"]):
 
         The first real query of a pass sees that token, unless it continues a cache beyond its window.
         """
-        position = call.position(batch, int(query))
+        position = None if call.is_cross else call.position(batch, int(query))
         if call.window and call.queries < call.keys and position is not None and position >= call.window:
             return int(query) + call.offset - position
         seen = call.visible(batch, query, call.keys)
@@ -223,10 +245,10 @@ class Capture(AbstractContextManager["Capture"]):
         if self.x == "values":
             return call.value[batch][:, :keys]
         given = self._inputs.get((call.module, threading.get_ident()))
-        if given is None or given.shape[1] < call.keys:
+        if given is None or call.is_cross or given.shape[1] < call.keys:
             raise InvalidValue(
                 f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
-                "does); use x = 'values', or run the model without a cache."
+                "does, or the text that a decoder looks at); use x = 'values', or run the model without a cache."
             )
         return given[batch, :keys][None]
 
@@ -249,14 +271,15 @@ class Capture(AbstractContextManager["Capture"]):
         return LayerSample(
             name=name,
             index=index,
-            batch=np.concatenate([np.full(len(piece.own), piece.batch) for piece in pieces]),
-            position=torch.cat([piece.own - piece.first for piece in pieces]).numpy(),
+            batch=np.concatenate([np.full(len(piece.position), piece.batch) for piece in pieces]),
+            position=torch.cat([piece.position for piece in pieces]).numpy(),
             n=torch.cat([piece.n for piece in pieces]).numpy(),
             measures={each.name: rows(piece.measures[each.name] for piece in pieces) for each in self.measures},
             keys=rows(torch.where(piece.keys < 0, -1, piece.keys - piece.first) for piece in pieces),
             key_weights=rows(piece.key_weights for piece in pieces),
             looks_ahead=self._ahead[run],
             window=self._windows[run],
+            is_cross=run in self._crossing,
         )
 
 
@@ -275,8 +298,8 @@ def capture(
 
     Parameters
     ----------
-    model : any causal language model or encoder whose attention goes through ``AttentionInterface``, with whatever
-        implementation it has; it is put back as it was on exit, also after an error
+    model : any causal language model, encoder, or both in one, whose attention goes through ``AttentionInterface``,
+        with whatever implementation it has; it is put back as it was on exit, also after an error
     rows : how many rows of each call, sequence and head to measure: log-spaced for a causal pass, evenly spaced for an
         encoder's, all of them if there are no more
     measures : names from ``undilute.measures.registry``; all by default

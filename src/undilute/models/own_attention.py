@@ -6,7 +6,7 @@ is built, and when it is given the name. transformers asks at both places, but l
 hence the two methods of ``PreTrainedModel`` that :func:`stand_guard` wraps; a third one sees the built model.
 
     before it is built   its file must call AttentionInterface, and not choose its attention by name
-    once it is built     no part may attend in code of its own, and a model that writes text must attend somewhere
+    once it is built     no part may attend in code of its own, and one of those that have the name must attend at all
     when it runs         the masks of our names are made for no other model, however it came by the name
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +57,30 @@ def check_interface(model: PreTrainedModel, name: str) -> None:
 
 
 def check_built(model: PreTrainedModel, name: str) -> None:
-    """Raise if a part of a built model attends in code of its own, or none of it through the interface."""
+    """Raise if a part of a built model attends in code of its own."""
     check_interface(model, name)
     kinds: set[Any] = {type(part) for part in model.modules()}
     if not model._supports_sdpa:  # with it, transformers vouches for what such parts make of torch's masks
         for kind in sorted(filter(_attends_by_itself, kinds), key=lambda kind: kind.__name__):
             raise refusal(f"{type(model).__name__}, in its {kind.__name__},", name)
-    if model.can_generate() and not any(INTERFACE in _names(kind) for kind in kinds):
+
+
+def check_attends(model: PreTrainedModel, parts: Iterable[PreTrainedModel], name: str) -> None:
+    """Raise if none of the ``parts`` of ``model`` that are given the name attends; one that does is enough."""
+    if not any(attends_through_interface(type(module)) for part in parts for module in part.modules()):
         raise refusal(type(model).__name__, name, "makes no attention call")
+
+
+def attends_through_interface(kind: Any) -> bool:
+    """Whether modules of a class call transformers' AttentionInterface.
+
+    Examples
+    --------
+    >>> from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP
+    >>> attends_through_interface(LlamaAttention), attends_through_interface(LlamaMLP)
+    (True, False)
+    """
+    return INTERFACE in _names(kind)
 
 
 def refusal(who: str, name: str, does: str = "computes its attention in code of its own, not") -> InvalidValue:
@@ -95,16 +111,22 @@ def stand_guard(model: type[PreTrainedModel], prefix: str) -> None:
             _known.add(type(self.config))
 
     def before_changing(self: PreTrainedModel, attn_implementation: Any, *args: Any, **options: Any) -> None:
-        for part, name in _asked(self, attn_implementation):
-            if is_ours(name):
-                check_built(part, name)
-                if not part._can_set_attn_implementation():  # transformers would log that it does nothing
-                    raise refusal(type(part).__name__, name)
-                _known.add(type(part.config))
+        asked = [(part, name) for part, name in _asked(self, attn_implementation) if is_ours(name)]
+        for part, name in asked:
+            check_built(part, name)
+            if not part._can_set_attn_implementation():  # transformers would log that it does nothing
+                raise refusal(type(part).__name__, name)
+        if asked:
+            check_attends(self, (part for part, _ in asked), asked[0][1])
+        _known.update(type(part.config) for part, _ in asked)
 
     def once_built(self: PreTrainedModel) -> None:
         if is_ours(self.config._attn_implementation):
             check_built(self, self.config._attn_implementation)
+        if not _is_within_another(self):  # which may attend elsewhere
+            named = [part for part in _models(self) if is_ours(part.config._attn_implementation)]
+            if named:
+                check_attends(self, named, named[0].config._attn_implementation)
 
     _preceded(model, "get_correct_attn_implementation", before_building)
     _preceded(model, "set_attn_implementation", before_changing)
@@ -153,13 +175,29 @@ def _preceded(owner: type, method: str, check: Callable[..., None]) -> None:
 
 def _asked(model: PreTrainedModel, implementation: Any) -> Iterator[tuple[PreTrainedModel, Any]]:
     """Each model within ``model``, itself among them, and the implementation that is asked of it."""
-    from transformers import PreTrainedModel
-
     asked = dict(_by_configuration(model.config, implementation))
     own = asked[id(model.config)]
-    for part in model.modules():
-        if isinstance(part, PreTrainedModel):
-            yield part, asked.get(id(part.config), own)
+    for part in _models(model):
+        yield part, asked.get(id(part.config), own)
+
+
+def _models(model: PreTrainedModel) -> list[PreTrainedModel]:
+    """Each model within ``model``, itself among them."""
+    from transformers import PreTrainedModel
+
+    return [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+
+
+def _is_within_another(model: PreTrainedModel) -> bool:
+    """Whether a model is being built by another, of which it will be a part: only the stack knows that."""
+    from transformers import PreTrainedModel
+
+    frame = sys._getframe(1)
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        builder = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else None
+        if isinstance(builder, PreTrainedModel) and builder is not model:
+            return True
+    return False
 
 
 def _by_configuration(config: Any, implementation: Any) -> Iterator[tuple[int, Any]]:
@@ -173,7 +211,7 @@ def _by_configuration(config: Any, implementation: Any) -> Iterator[tuple[int, A
 
 def _attends_by_itself(kind: Any) -> bool:
     """Whether a module takes a mask and makes weights of it without the interface."""
-    is_attention = "Attention" in kind.__name__ and "softmax" in _names(kind) and INTERFACE not in _names(kind)
+    is_attention = "Attention" in kind.__name__ and "softmax" in _names(kind) and not attends_through_interface(kind)
     return is_attention and any("mask" in parameter for parameter in inspect.signature(kind.forward).parameters)
 
 

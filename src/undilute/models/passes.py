@@ -5,7 +5,8 @@ as many layers, which have its name and the number of the run, counted from 0 as
 
     albert.encoder.albert_layer_groups.0.albert_layers.0.attention.passes.1
 
-A run begins where the module is called: several attention calls within (one for each image) are one run. What gradient
+A run begins where the module is called: several attention calls within (one for each image) are one run. The same
+queries and keys once more (DiffLlama, for the other half of its values) are the same rows, and what gradient
 checkpointing computes again on the way back is none. A further batch or a generated token is another pass of the model,
 and begins again at 0.
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 PASSES = ".passes."
 
@@ -102,14 +104,18 @@ class Runs(AbstractContextManager["Runs"]):
         """A copy of the model has the hooks too; nobody asks for its runs."""
         return self
 
-    def of(self, module: nn.Module) -> Run | None:
-        """The run that is under way; None if it is one that gradient checkpointing computes again."""
+    def of(self, module: nn.Module, query: Tensor, key: Tensor) -> Run | None:
+        """The run that an attention call of a module belongs to; None if its rows were there before."""
         with self._lock:
             if module not in self._counted:
                 self._counted.add(module)
                 self._hooks.append(module.register_forward_pre_hook(self._run))
         if torch._C._current_graph_task_id() != -1:  # inside of backward
             return None
+        before = [each() for each in self._pass.rows.get(module, ())]
+        if before and before[0] is query and before[1] is key:
+            return None
+        self._pass.rows[module] = weakref.ref(query), weakref.ref(key)
         number = self._pass.numbers.setdefault(module, 0)  # the first run was under way before it was counted
         return Run(self._names.get(module, type(module).__name__), number)
 
@@ -128,8 +134,12 @@ class Runs(AbstractContextManager["Runs"]):
 
 
 class _Pass(threading.local):
-    """The pass of a thread: the model that was called, and the runs of each module so far, counted from 0."""
+    """The pass of a thread: the model that was called, the runs of each module so far, and what it attended with last.
+
+    Runs are counted from 0.
+    """
 
     def __init__(self) -> None:
         self.outermost: nn.Module | None = None
         self.numbers: dict[nn.Module, int] = {}
+        self.rows: dict[nn.Module, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}

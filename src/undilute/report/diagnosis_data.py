@@ -7,8 +7,8 @@
     kinds       [kind, meaning, count]
     measures    [name, label, formula, unit]
     tokens      the text that was read, a string for each token
-    layers      [index, name, heads, looks_ahead, n, position, bins]: n and position of each sampled row; bins are the
-                values of n at which curves are given
+    layers      [index, name, heads, looks_ahead, is_cross, n, position, bins]: n and position of each sampled row; bins
+                are the values of n at which curves are given; is_cross: the keys are another text's than the rows
     heads       [layer, head, kind, gamma, …, advice, medians, curves, points, shown]
                 curves: measure → [median, lower quartile, upper quartile], a value for each bin
                 points: measure → a value for each sampled row (top weight and effective keys, sink left out)
@@ -105,6 +105,7 @@ def _layer(layer: LayerSample) -> dict[str, Any]:
         "name": layer.name,
         "heads": layer.heads,
         "looks_ahead": layer.looks_ahead,
+        "is_cross": layer.is_cross,
         "n": layer.n.tolist(),
         "position": layer.position.tolist(),
         "bins": [_number(np.exp(np.log(layer.n[group]).mean())) for group in bins(layer.n)],

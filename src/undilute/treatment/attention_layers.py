@@ -39,7 +39,7 @@ def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
         def attend(
             module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
         ) -> Any:
-            if (run := runs.of(module)) is not None:
+            if (run := runs.of(module, query, key)) is not None:
                 calls.setdefault(run, AttentionCall(module, implementation, query, key, value, mask, options))
             plain = function_of(module, implementation)  # nobody else who watches the model is to see this pass
             return plain(module, query, key, value, mask, *args, **options)

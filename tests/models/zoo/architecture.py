@@ -44,7 +44,7 @@ class Architecture:
     model : the class in transformers
     kind : one of ``KINDS``
     sizes : what its configuration is given
-    outcomes : a word for each of ``JOBS``: "yes", "refused", or "—" where there is no such thing
+    outcomes : a word for each of ``JOBS``: "yes", "refused", or "—" where it is not checked
     reads : "text", or one of ``SHAPES``
     rule : a rule that is no softmax; one that is, with a scale of its own, where no other can be had
     pieces : the passes over a text with a cache

@@ -55,7 +55,8 @@ and {apply} by `ud.apply`; {capture} can be captured and {diagnose} diagnosed.
 
 {columns}
 
-**yes**: checked. **refused**: one sentence says why, and nothing is changed. **—**: there is no such thing.
+**yes**: checked. **refused**: one sentence says why, and nothing is changed. **—**: not checked, because
+there is no such thing (a cache of an encoder, a rule that is refused) or no test for it (padding of sounds).
 """
 
 

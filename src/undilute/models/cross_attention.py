@@ -1,0 +1,136 @@
+"""Are the keys of an attention call its queries' own, or another text's?  A decoder looks at its encoder's, for one.
+
+Shapes do not say: with a cache there are more keys than queries as well, and two texts may be of one length. The layer
+does, when it is called (BART's ``key_value_states``) or by what it is (Mllama, which finds its keys in a cache later):
+
+    it is given another sequence to look at, by one of the names in ``OTHERS``
+    it is a cross-attention by its class or its ``is_cross_attention``
+    it has fewer keys than queries, or another number of them without being causal or having a cache
+
+Such a layer cannot say which of its queries are padding or where they are in their text, because no key is their own.
+The self-attention before it can: that of the same decoder, with the same number of queries.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from undilute.models.own_attention import attends_through_interface
+
+OTHERS = (
+    "key_value_states",  # BART, T5, Whisper, DETR
+    "encoder_hidden_states",  # BERT, GPT-2, BLIP-2
+    "cross_attention_states",  # Mllama, Dia
+    "context",  # Idefics2
+    "context_hidden_states",
+    "key",  # SAM, where a layer that looks at its own text is given the query once more
+    "keys",
+    "key_tensor",
+    "k",
+)
+ASKING = ("query", "queries", "query_tensor", "q")  # who looks at them, if it is not the first argument
+CACHES = ("past_key_values", "past_key_value", "layer_past")
+
+
+class Queries(NamedTuple):
+    """The queries of one sequence: indices of those that are no padding, and the position of the one with index 0."""
+
+    real: Tensor
+    start: int
+
+
+class CrossAttention(AbstractContextManager["CrossAttention"]):
+    """Inside the context, ``of`` says whether an attention call looks at keys of another text.
+
+    Parameters
+    ----------
+    model : a Hugging Face model
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._owners = _owners(model)
+        self._texts = _Texts()
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> CrossAttention:
+        for part in self._model.modules():
+            if attends_through_interface(type(part)):
+                self._hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CrossAttention:
+        """A copy of the model has the hooks too; nobody asks about its calls."""
+        return self
+
+    def of(self, module: nn.Module, query: Tensor, key: Tensor) -> bool:
+        """Whether the keys of this call are another text's."""
+        if self._texts.is_other.get(module) or _is_cross_attention(module):
+            return True
+        if query.shape[2] == key.shape[2]:
+            return False
+        has_cache = getattr(module, "is_causal", True) or self._texts.has_cache.get(module, False)
+        return key.shape[2] < query.shape[2] or not has_cache
+
+    def keep(self, module: nn.Module, count: int, queries: Sequence[Queries]) -> None:
+        """Remember what a self-attention knows about its ``count`` queries, sequence by sequence."""
+        self._texts.queries[self._owners.get(module)] = count, queries
+
+    def queries(self, module: nn.Module, query: Tensor) -> Sequence[Queries]:
+        """What is known about the queries of a cross-attention; without a self-attention before it, all are real."""
+        batch, _, count, _ = query.shape
+        known, found = self._texts.queries.get(self._owners.get(module), (0, ()))
+        if (known, len(found)) == (count, batch):
+            return found
+        return [Queries(torch.arange(count, device=query.device), 0)] * batch
+
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        kind: Any = type(module)  # mypy takes no class of modules for hashable
+        parameters = _parameters(kind)
+        given = dict(zip(parameters, args, strict=False)) | {name: named[name] for name in parameters if name in named}
+        asking = next((given[name] for name in (*ASKING, *parameters) if name in given), None)
+        others = (given.get(name) for name in OTHERS)
+        self._texts.is_other[module] = any(each is not None and each is not asking for each in others)
+        self._texts.has_cache[module] = any(given.get(name) is not None for name in CACHES)
+
+
+class _Texts(threading.local):
+    """What a thread's last calls were about: of each module, and of the queries of each model within the model."""
+
+    def __init__(self) -> None:
+        self.is_other: dict[nn.Module, bool] = {}
+        self.has_cache: dict[nn.Module, bool] = {}
+        self.queries: dict[nn.Module | None, tuple[int, Sequence[Queries]]] = {}
+
+
+def _owners(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Each module's innermost model: a decoder is one, and so is its encoder."""
+    from transformers import PreTrainedModel
+
+    models = [part for part in model.modules() if isinstance(part, PreTrainedModel)]  # each before those within it
+    return {module: part for part in models for module in part.modules()}
+
+
+def _is_cross_attention(module: nn.Module) -> bool:
+    return "CrossAttention" in type(module).__name__ or getattr(module, "is_cross_attention", False) is True
+
+
+@functools.cache
+def _parameters(kind: Any) -> tuple[str, ...]:
+    """The names of what a class of layers is called with, in order."""
+    return tuple(inspect.signature(kind.forward).parameters)[1:]
