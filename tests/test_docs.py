@@ -63,6 +63,7 @@ def test_the_experiments_of_the_focus_page_are_current() -> None:
         "docs/audit.md",
         "docs/focus.md",
         "docs/architectures.md",
+        "docs/entmax-users.md",
         "CONTRIBUTING.md",
     ],
 )
