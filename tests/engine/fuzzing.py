@@ -150,6 +150,7 @@ def cases(draw: st.DrawFn) -> Case:
     name = draw(st.sampled_from(sorted(CASES)))
     jumps = not CASES[name].map.is_continuous  # only exact arithmetic tells what the weights are
     layout = st.sampled_from(sorted(LAYOUTS))
+    of_keys = layout.filter(lambda each: "expanded" not in each and "overlap" not in each)  # a NaN stays where it is
     mask = draw(st.sampled_from(MASKS))
     exact = jumps and mask.startswith(("added", "lowest"))  # sums of what is scaled and what is not must not round
     numbers = "ties" if jumps else draw(st.sampled_from(NUMBERS))
@@ -166,7 +167,7 @@ def cases(draw: st.DrawFn) -> Case:
         features=1 if numbers in ("large", "huge") else draw(features),  # a sum would round, and ties be lost
         width=draw(few),
         numbers=numbers,
-        layouts=(draw(layout), draw(layout), draw(layout)),
+        layouts=(draw(layout), draw(of_keys if numbers == "hidden NaN" else layout), draw(layout)),
         mask=mask,
         window=draw(st.one_of(st.none(), st.integers(1, 50))),
         scale=draw(st.sampled_from([None, 0.0, 0.5, -1.0, *([] if exact else [0.3, 1e-20, -7.0])])),
@@ -362,7 +363,7 @@ def _compare(case: Case, route: str, got: dict[str, Tensor | None], wanted: dict
     own = getattr(torch, case.dtype)
     steepness = _steepness(case)
     error = torch.finfo(working_dtype(own)).eps * 500 * steepness
-    error += 2 * scaling.ENTROPY_ERROR if case.numbers in EXTREME else 0.0
+    error += 5 * scaling.ROUNDING if case.numbers in EXTREME else 0.0
     tied = case.numbers in ("ties", "zeros", "one key repeated") or "expanded" in case.layouts[1]
     kinked = isinstance(case.made.map, KINKED)
     faint = own != torch.float64 or tied or case.numbers in EXTREME

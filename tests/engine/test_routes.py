@@ -15,6 +15,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 import undilute as ud
 from tests.cases import RULES, rows, some_mask
+from tests.engine.ran import watched
 from undilute import rules
 from undilute.engine import budget, flash, routing, sparse
 from undilute.engine import rows as rows_route
@@ -300,6 +301,27 @@ def test_additive_masks() -> None:
                         seen = bias > -math.inf
                         a, b = (torch.autograd.grad(t.square().sum(), mask)[0][seen] for t in (got, expected))
                         same(a, b, 1e-9)
+
+
+@pytest.mark.parametrize("rows_", [1, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["entmax15", "sparsemax", "entmax 1.2", "entmax 1.8", "focus"])
+def test_large_logits_that_differ_by_little(
+    name: str, dtype: torch.dtype, rows_: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thresholds are differences of logits; where those run out of digits, another route takes over."""
+    monkeypatch.setattr(routing, "SMALL", 0)
+    routes = set()
+    for power in (4, 10, 16, 20, 30, 40, 55, 60):
+        step = max(0.125, 2.0**power * torch.finfo(dtype).eps)
+        offsets = torch.randint(-8, 8, (1, 300, 1), generator=torch.Generator().manual_seed(power)).to(dtype) * step
+        q, v = torch.ones(1, rows_, 1, dtype=dtype), rows(1, 300, 4, seed=power).to(dtype)
+        exact = ud.attention(q.double(), offsets.double(), v.double(), scale=1.0, rule=RULES[name], route="reference")
+        with watched() as ran:
+            got = ud.attention(q, 2.0**power + offsets, v, scale=1.0, rule=RULES[name])
+        torch.testing.assert_close(got.double(), exact, atol=1e-4, rtol=0.0)
+        routes |= set(ran)
+    assert {"sparse", "rows"} <= routes
 
 
 def test_dropout_on_the_rows_route() -> None:

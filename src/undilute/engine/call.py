@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -79,6 +80,7 @@ class Call:
         tensors = (self.query, self.key, self.value, self.bias, *self.rule.parameters(), *self.rule.buffers())
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
+    @cached_property
     def largest_product(self) -> float:
         """At least as much as any |q·k| of this call; ∞ if some number is not finite.
 

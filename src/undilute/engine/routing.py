@@ -12,7 +12,6 @@ A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -97,11 +96,11 @@ def _fast_route(call: Call) -> Route:
 
 def _too_large(name: str, call: Call) -> str | None:
     """Why the numbers of a call are too much for a fast route, or None."""
-    if not scaling.has_room(call, sparse.LARGEST if name == "sparse" else math.inf):
+    if not scaling.has_room(call):
         return "its numbers are not finite, or products of query and key too large"
-    reads_entropy = not call.rule.scale.is_foldable or (call.return_entropy and name == "flash")
-    if reads_entropy and not scaling.has_exact_entropy(call):
-        return "its logits are so large that rounding would spoil the entropy"
+    is_scaled = name == "sparse" or call.return_entropy
+    if (is_scaled or not call.rule.scale.is_foldable) and not scaling.has_digits(call, is_scaled):
+        return "its logits are so large that rounding would spoil their differences"
     return None
 
 

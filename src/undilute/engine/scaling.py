@@ -16,7 +16,8 @@ from undilute.rules.rows import working_dtype
 from undilute.rules.scales.of_entropy import OfEntropy
 from undilute.rules.scales.temperature import Temperature
 
-ENTROPY_ERROR = 0.01  # nats; rounding of the logits may not make more
+ROUNDING = 0.01  # of a logit: more would spoil what is computed from differences of them
+LARGEST = 2.0**30  # logit for which float64 leaves seven digits to such differences
 
 
 def is_trivial(rule: Rule) -> bool:
@@ -47,8 +48,7 @@ def keeps_ties(call: Call) -> bool:
     A factor that differs from row to row is multiplied into the queries and rounded there. Logits that were equal then
     differ in their last digit, and a map that jumps (top-k, hard) chooses among them.
     """
-    scale = call.rule.scale
-    return call.rule.map.is_continuous or (scale.is_foldable and not isinstance(factor(call), Tensor))
+    return call.rule.map.is_continuous or not call.rule.scale.is_foldable or not isinstance(factor(call), Tensor)
 
 
 def factor(call: Call) -> Tensor | float:
@@ -63,23 +63,24 @@ def factor(call: Call) -> Tensor | float:
     return call.rule.scale.at_length(n.expand(*call.logits_shape[:-1], 1))
 
 
-def has_room(call: Call, limit: float = math.inf) -> bool:
-    """Are all logits certain to be finite, with room to spare?  The fast routes, unlike the reference, need that.
-
-    ``limit`` is what a route has on top of that.
-    """
+def has_room(call: Call) -> bool:
+    """Are all logits certain to be finite, with room to spare?  The fast routes, unlike the reference, need that."""
     scale = max(1.0, abs(call.scale)) * max(1.0, _largest_factor(call))
-    return call.largest_product() * scale < min(limit, math.sqrt(_limits(call).max))
+    return call.largest_product * scale < math.sqrt(torch.finfo(working_dtype(call.query.dtype)).max)
 
 
-def has_exact_entropy(call: Call) -> bool:
-    """Are the logits small enough for an entropy that is a difference of numbers as large as they are?"""
-    scale = abs(call.scale) * (max(1.0, _largest_factor(call)) if call.return_entropy else 1.0)
-    return call.largest_product() * scale * _limits(call).eps < ENTROPY_ERROR
+def has_digits(call: Call, is_scaled: bool) -> bool:
+    """Are all logits small enough for differences of them: an entropy from log-sum-exp, a threshold of entmax?
+
+    ``is_scaled`` if it is the scaled logits that count.
+    """
+    scale = abs(call.scale) * (max(1.0, _largest_factor(call)) if is_scaled else 1.0)
+    return call.largest_product * scale < largest_logit(call.query.dtype)
 
 
-def _limits(call: Call) -> torch.finfo:
-    return torch.finfo(working_dtype(call.query.dtype))
+def largest_logit(dtype: torch.dtype) -> float:
+    """The largest logit of calls in ``dtype`` whose differences have enough digits."""
+    return min(LARGEST, ROUNDING / torch.finfo(working_dtype(dtype)).eps)
 
 
 def _largest_factor(call: Call) -> float:

@@ -30,7 +30,6 @@ from undilute.rules.rows import working_dtype
 
 ROWS, TILE = 256, 2048  # of one tile of logits: 2 MB in float32, which stay in the caches
 ROOM = 1024  # for each row's candidates at first
-LARGEST = 2.0**30  # logit whose neighbours a threshold in float64 still tells apart with digits to spare
 Array = np.ndarray[Any, Any]
 
 
@@ -310,7 +309,7 @@ class _Problem:
         self.by = None if unfolded is None else unfolded.by
         self.epsilon = epsilon.detach().tolist()
         self.least, self.most = ((epsilon * limit).detach().tolist() for limit in (least, most))
-        self.zero = torch.zeros(1, dtype=q.dtype)
+        self.zero, self.largest = torch.zeros(1, dtype=q.dtype), scaling.largest_logit(q.dtype)
         self.threads = torch.get_num_threads()
         self.block = min(ROWS, call.rows, max(1, memory_budget() // (self.threads * call.keys * 12)))
         self.tile = min(call.keys, max(TILE, ROWS * TILE // self.block))
@@ -360,7 +359,7 @@ class _Problem:
         for first in range(reach.start, reach.stop, self.tile):
             keys = slice(first, min(first + self.tile, reach.stop))
             tile = self._products(task, keys, scratch)
-            if self.call.is_step and not float(tile.abs().max()) < LARGEST:
+            if self.call.is_step and not float(tile.abs().max()) < self.largest:
                 raise _Overflow
             self._mask(tile, task, keys)
             room: int = kernels.scan(
