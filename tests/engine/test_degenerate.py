@@ -68,6 +68,23 @@ def test_while_torch_traces_a_model() -> None:
         assert ud.attention(q, q, q, rule="entmax15").shape == q.shape
 
 
+@pytest.mark.parametrize("name", ["ssmax", "entmax15", "sink", "sigmoid", "top-k"])
+@pytest.mark.parametrize("length", [8, 200])
+def test_an_exported_model_has_its_rule(name: str, length: int) -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return ud.attention(q, q, q, rule=name, is_causal=True)
+
+    q = rows(2, length, 4)
+    torch.testing.assert_close(torch.export.export(Attend(), (q,)).module()(q), Attend()(q))
+
+
+def test_sparse_tensors_are_refused() -> None:
+    q = torch.eye(3).to_sparse()
+    with pytest.raises(ud.InvalidTensor, match=r"layout torch.sparse_coo: must be dense, as query.to_dense\(\)"):
+        ud.attention(q, q, q)
+
+
 def test_a_forced_route_says_that_there_is_nothing_to_compute() -> None:
     q = torch.empty(1, 8, 16, device="meta")
     with pytest.raises(ud.InvalidValue, match="not for meta"):

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -127,4 +127,10 @@ def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
     kind = call.query.device.type
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         route = ROUTES[choose(call, forced).name]
-        return route.run(replace(call, rule=Rule()) if call.is_abstract else call)
+        return route.run(replace(call, rule=Rule()) if call.is_abstract and not _is_recorded() else call)
+
+
+def _is_recorded() -> bool:
+    """Is a graph made of what runs, as by ``torch.export``?  Then the rule itself must run, not only its shapes."""
+    recorder: Any = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None

@@ -137,7 +137,7 @@ class _Sparse(torch.autograd.Function):
             keep.add(problem.kernels, task, found)
 
         share(problem.tasks(), work, problem.scratch, at_once=not call.is_step)
-        ctx.save_for_backward(q, k, v, epsilon, least, most)
+        ctx.save_for_backward(q, k, v, epsilon, least, most, call.mask)  # torch notices a change in place
         ctx.call, ctx.keep, ctx.unfolded = call, keep, unfolded
         ctx.set_materialize_grads(False)
         return out, entropy
@@ -145,7 +145,7 @@ class _Sparse(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, epsilon, least, most = ctx.saved_tensors
+        q, k, v, epsilon, least, most, _ = ctx.saved_tensors
         if grad_out is None and grad_entropy is None:
             return (None,) * 8
         problem = _Problem(ctx.call, q, k, v, epsilon, least, most, ctx.unfolded)
