@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from undilute.engine import flash, reference, rows, scaling, sparse
 from undilute.engine.call import Call
@@ -67,6 +68,12 @@ def choose(call: Call, forced: str | None = None) -> Route:
         return Route("reference", "no rows, no keys or no values: there is nothing to compute")
     if call.is_abstract:
         return Route("reference", "tensors without numbers: only shapes are worked out")
+    if _is_transformed():
+        if forced not in (None, "reference"):
+            raise InvalidValue(
+                f"route = {forced!r} cannot run inside torch.func or forward-mode autograd: leave route unset."
+            )
+        return Route("reference", "inside torch.func or forward-mode autograd, which only dense code can take")
     if forced is not None:
         if forced in PRAISE and (why := _too_large(forced, call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
@@ -134,3 +141,8 @@ def _is_recorded() -> bool:
     """Is a graph made of what runs, as by ``torch.export``?  Then the rule itself must run, not only its shapes."""
     recorder: Any = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return recorder is not None and recorder.get_proxy_mode() is not None
+
+
+def _is_transformed() -> bool:
+    """Does a transform of ``torch.func`` (vmap, grad, jvp, …) or forward-mode autograd look into what runs?"""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
