@@ -79,6 +79,13 @@ def test_an_exported_model_has_its_rule(name: str, length: int) -> None:
     torch.testing.assert_close(torch.export.export(Attend(), (q,)).module()(q), Attend()(q))
 
 
+@pytest.mark.parametrize("route", ["flush", 1, ["flash"], True])
+def test_a_route_that_is_none(route: object) -> None:
+    q = rows(2, 9, 4)
+    with pytest.raises(ud.UnknownName, match="unknown route"):
+        ud.attention(q, q, q, route=route)
+
+
 def test_sparse_tensors_are_refused() -> None:
     q = torch.eye(3).to_sparse()
     with pytest.raises(ud.InvalidTensor, match=r"layout torch.sparse_coo: must be dense, as query.to_dense\(\)"):

@@ -59,8 +59,8 @@ class Route:
 def choose(call: Call, forced: str | None = None) -> Route:
     """The route for this call; a forced one is refused if it cannot run the call."""
     if forced is not None:
-        if forced not in ROUTES:
-            raise UnknownName("route", forced, ROUTES)
+        if not isinstance(forced, str) or forced not in ROUTES:
+            raise UnknownName("route", str(forced), ROUTES)
         if (why := ROUTES[forced].obstacle(call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
     logits = call.logits_shape.numel()
