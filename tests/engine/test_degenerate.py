@@ -86,6 +86,14 @@ def test_a_route_that_is_none(route: object) -> None:
         ud.attention(q, q, q, route=route)
 
 
+@pytest.mark.parametrize("route", ["sparse", "rows", "reference"])
+def test_values_for_other_heads_are_refused(route: str) -> None:
+    q, each = rows(2, 9, 4), torch.full((3,), 1.5)
+    for map in (ud.rules.Entmax(each), ud.rules.Focus(s_min=each), ud.rules.Focus(s_max=each)):
+        with pytest.raises(ud.InvalidTensor, match=r"has shape \(3,\), which does not fit logits"):
+            ud.attention(q, q, q, rule=map, route=route)
+
+
 def test_sparse_tensors_are_refused() -> None:
     q = torch.eye(3).to_sparse()
     with pytest.raises(ud.InvalidTensor, match=r"layout torch.sparse_coo: must be dense, as query.to_dense\(\)"):
