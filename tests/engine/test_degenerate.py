@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import undilute as ud
 from tests.cases import RULES, rows
@@ -77,6 +78,16 @@ def test_an_exported_model_has_its_rule(name: str, length: int) -> None:
 
     q = rows(2, length, 4)
     torch.testing.assert_close(torch.export.export(Attend(), (q,)).module()(q), Attend()(q))
+
+
+@pytest.mark.parametrize("name", ["ssmax", "sparsemax", "entmax15", "sigmoid"])
+def test_a_traced_function_has_its_rule(name: str) -> None:
+    def attend(q: Tensor) -> Tensor:
+        return ud.attention(q, q, q, rule=name)
+
+    q = rows(2, 8, 4)
+    for mode in ("real", "fake"):
+        torch.testing.assert_close(make_fx(attend, tracing_mode=mode)(q)(2 * q), attend(2 * q))
 
 
 @pytest.mark.parametrize("route", ["flush", 1, ["flash"], True])
