@@ -34,6 +34,8 @@ def test_attention_inside_is_refused_and_outside_it_runs() -> None:
             for rule in ("softmax", "entmax15"):
                 with pytest.raises(ud.InvalidValue, match=r"inside torch's context_parallel .* part of the keys"):
                     ud.attention(q, q, q, rule=rule)
+            with pytest.raises(ud.InvalidValue, match="context_parallel"):
+                ud.structures.linear(q, q, q)
         assert torch.equal(ud.attention(q, q, q), before)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import undilute as ud
 from tests.cases import RULES, rows
@@ -66,6 +67,48 @@ def test_while_torch_traces_a_model() -> None:
     with FakeTensorMode():
         q = torch.randn(2, 3, 400, 4)
         assert ud.attention(q, q, q, rule="entmax15").shape == q.shape
+
+
+@pytest.mark.parametrize("name", ["ssmax", "entmax15", "sink", "sigmoid", "top-k"])
+@pytest.mark.parametrize("length", [8, 200])
+def test_an_exported_model_has_its_rule(name: str, length: int) -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, q: Tensor) -> Tensor:
+            return ud.attention(q, q, q, rule=name, is_causal=True)
+
+    q = rows(2, length, 4)
+    torch.testing.assert_close(torch.export.export(Attend(), (q,)).module()(q), Attend()(q))
+
+
+@pytest.mark.parametrize("name", ["ssmax", "sparsemax", "entmax15", "sigmoid"])
+def test_a_traced_function_has_its_rule(name: str) -> None:
+    def attend(q: Tensor) -> Tensor:
+        return ud.attention(q, q, q, rule=name)
+
+    q = rows(2, 8, 4)
+    for mode in ("real", "fake"):
+        torch.testing.assert_close(make_fx(attend, tracing_mode=mode)(q)(2 * q), attend(2 * q))
+
+
+@pytest.mark.parametrize("route", ["flush", 1, ["flash"], True])
+def test_a_route_that_is_none(route: object) -> None:
+    q = rows(2, 9, 4)
+    with pytest.raises(ud.UnknownName, match="unknown route"):
+        ud.attention(q, q, q, route=route)
+
+
+@pytest.mark.parametrize("route", ["sparse", "rows", "reference"])
+def test_values_for_other_heads_are_refused(route: str) -> None:
+    q, each = rows(2, 9, 4), torch.full((3,), 1.5)
+    for map in (ud.rules.Entmax(each), ud.rules.Focus(s_min=each), ud.rules.Focus(s_max=each)):
+        with pytest.raises(ud.InvalidTensor, match=r"has shape \(3,\), which does not fit logits"):
+            ud.attention(q, q, q, rule=map, route=route)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    q = torch.eye(3).to_sparse()
+    with pytest.raises(ud.InvalidTensor, match=r"layout torch.sparse_coo: must be dense, as query.to_dense\(\)"):
+        ud.attention(q, q, q)
 
 
 def test_a_forced_route_says_that_there_is_nothing_to_compute() -> None:

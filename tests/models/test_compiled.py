@@ -108,3 +108,13 @@ def test_a_compiled_model_is_measured() -> None:
         model(ids)
         compiled(ids)
     assert (c.layers[0].measures["entropy"] == plain.layers[0].measures["entropy"]).all()
+
+
+def test_a_compiled_model_is_measured_without_a_warning() -> None:
+    model = llama("ssmax", "treated").eval()
+    compiled = with_compiled_attention(model)
+    with warnings.catch_warnings(record=True) as heard, ud.capture(compiled) as captured:
+        warnings.simplefilter("always")
+        compiled(tokens(2, 9), use_cache=False)
+    assert len(captured.layers) == 1
+    assert not [each for each in heard if "undilute" in str(each.message) or "lru_cache" in str(each.message)]

@@ -225,3 +225,14 @@ def test_bad_input_shape(layer: torch.nn.Module) -> None:
 def test_unknown_rule() -> None:
     with pytest.raises(ud.UnknownName, match="did you mean 'ssmax'"):
         ud.nn.Attention(16, 4, rule="ssmx")
+
+
+def test_a_causal_that_only_looks_like_a_switch_is_refused() -> None:
+    q = torch.randn(1, 2, 5, 4)
+    for refused in (
+        lambda: ud.nn.Attention(16, 4, is_causal="no"),  # type: ignore[arg-type]
+        lambda: ud.nn.DifferentialAttention(16, 4, depth=0, is_causal="no"),  # type: ignore[arg-type]
+        lambda: ud.structures.linear(q, q, q, is_causal="no"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ud.InvalidValue, match="is_causal = 'no': must be True or False"):
+            refused()

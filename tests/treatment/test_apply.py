@@ -405,8 +405,9 @@ def test_refusals_name_what_is_wrong() -> None:
         ud.apply(random_model("gpt-oss", "eager"), "entmax15")
     with pytest.raises(InvalidValue, match=r"no rule of the treatment has a parameter 'alpha'; there is b, .*s"):
         ud.apply(random_model("llama"), "ssmax", learn=("alpha",))
-    with pytest.raises(InvalidValue, match=r"must be names of parameters in a list, such as \('s',\)"):
-        ud.apply(random_model("llama"), "ssmax", learn="s")
+    for learn in ("s", True, 1):
+        with pytest.raises(InvalidValue, match=r"must be names of parameters in a list, such as \('s',\)"):
+            ud.apply(random_model("llama"), "ssmax", learn=learn)
 
 
 def test_a_plan_for_another_model_is_refused(tmp_path: Path) -> None:

@@ -90,9 +90,9 @@ def attention(
     Returns
     -------
     (..., Hq, L, Ev), and with ``return_entropy`` the entropies (..., Hq, L). A row that sees no key is all zeros (also
-    where torch, given the dtype's lowest number throughout a row, would average everything). A hidden key may
-    hold anything, NaN too: it reaches neither output nor gradients. NaN in the *value* of a hidden key may spread, as
-    in torch: fill padding with numbers.
+    where torch, given the dtype's lowest number throughout a row, would average everything). A hidden key may hold
+    anything, NaN too: it reaches neither output nor gradients. NaN in the *value* of a hidden key may spread, as in
+    torch: fill padding with numbers.
 
     Examples
     --------

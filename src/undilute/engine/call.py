@@ -197,6 +197,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         if not isinstance(t, Tensor) or not t.is_floating_point():
             got = t.dtype if isinstance(t, Tensor) else type(t).__name__
             raise InvalidTensor(f"{name} is {got}: must be a floating-point tensor.")
+        if t.layout is not torch.strided and not t.is_nested:
+            raise InvalidTensor(f"{name} has layout {t.layout}: must be dense, as {name}.to_dense() makes it.")
         if t.is_nested:
             raise InvalidTensor(f"{name} is a nested tensor: pad it and pass a mask instead.")
         if t.dim() < 2:
@@ -283,6 +285,8 @@ def _checked_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor
         raise InvalidTensor(
             f"attn_mask has shape {tuple(attn_mask.shape)}: must broadcast to the weights' shape {tuple(shape)}."
         )
+    if attn_mask.is_inference() and torch.is_grad_enabled():  # autograd keeps masks, and none of inference mode
+        attn_mask = attn_mask.clone()
     return attn_mask if attn_mask.dim() else attn_mask[None]
 
 

@@ -219,13 +219,13 @@ class _Flash(torch.autograd.Function):
             out[:, :, piece.rows], lse[:, :, piece.rows] = o, l
         if out is None or lse is None:  # no row sees anything
             out, lse = torch.zeros_like(q), q.new_zeros(q.shape[:-1], dtype=working_dtype(q.dtype))
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, k, v, out, lse, call.mask)  # torch notices if the mask is changed in place
         return out, lse
 
     @staticmethod
     @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse, _ = ctx.saved_tensors
         if grad_out is None and grad_lse is None:
             return None, None, None, None
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out

@@ -16,10 +16,11 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from undilute.engine import flash, reference, rows, scaling, sparse
 from undilute.engine.call import Call
@@ -57,8 +58,8 @@ class Route:
 def choose(call: Call, forced: str | None = None) -> Route:
     """The route for this call; a forced one is refused if it cannot run the call."""
     if forced is not None:
-        if forced not in ROUTES:
-            raise UnknownName("route", forced, ROUTES)
+        if not isinstance(forced, str) or forced not in ROUTES:
+            raise UnknownName("route", str(forced), ROUTES)
         if (why := ROUTES[forced].obstacle(call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
     logits = call.logits_shape.numel()
@@ -66,6 +67,12 @@ def choose(call: Call, forced: str | None = None) -> Route:
         return Route("reference", "no rows, no keys or no values: there is nothing to compute")
     if call.is_abstract:
         return Route("reference", "tensors without numbers: only shapes are worked out")
+    if _is_transformed():
+        if forced not in (None, "reference"):
+            raise InvalidValue(
+                f"route = {forced!r} cannot run inside torch.func or forward-mode autograd: leave route unset."
+            )
+        return Route("reference", "inside torch.func or forward-mode autograd, which only dense code can take")
     if forced is not None:
         if forced in PRAISE and (why := _too_large(forced, call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
@@ -126,4 +133,15 @@ def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
     kind = call.query.device.type
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         route = ROUTES[choose(call, forced).name]
-        return route.run(replace(call, rule=Rule()) if call.is_abstract else call)
+        return route.run(replace(call, rule=Rule()) if call.is_abstract and not _is_recorded() else call)
+
+
+def _is_recorded() -> bool:
+    """Is a graph made of what runs, as by ``torch.export``?  Then the rule itself must run, not only its shapes."""
+    recorder: Any = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None
+
+
+def _is_transformed() -> bool:
+    """Does a transform of ``torch.func`` (vmap, grad, jvp, …) or forward-mode autograd look into what runs?"""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0

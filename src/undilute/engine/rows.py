@@ -20,6 +20,7 @@ from undilute.engine.call import Call
 from undilute.engine.once import once
 from undilute.measures.entropy import entropy
 from undilute.rules.base import Hide, Map, Rule, Scale, fits_forward, forward_of
+from undilute.rules.parameters import as_it_is
 from undilute.rules.rows import working_dtype
 
 TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
@@ -32,7 +33,11 @@ def obstacle(call: Call) -> str | None:
 
 
 def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Output and, if asked for, entropy."""
+    """Output and, if asked for, entropy.
+
+    With gradients, the rule is kept as it is now, since the backward pass runs it again.
+    """
+    call = replace(call, rule=as_it_is(call.rule)) if call.needs_gradient() else call
     held = [t for t in (*call.rule.parameters(), *call.rule.buffers()) if t.requires_grad]
     seed = int(torch.randint(2**62, ())) if call.dropout > 0 else None
     out, spread = _Rows.apply(call, seed, call.query, call.key, call.value, call.bias, *held)  # type: ignore[no-untyped-call]
@@ -58,7 +63,7 @@ class _Rows(torch.autograd.Function):
         ctx: Any, call: Call, seed: int | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *held: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         ctx.call, ctx.seed, ctx.held, ctx.blocks = call, seed, held, block_slices(call)
-        ctx.save_for_backward(q, k, v, bias)
+        ctx.save_for_backward(q, k, v, bias, call.mask, *held)  # torch notices if one is changed in place
         ctx.set_materialize_grads(False)
         if has_fast_form(call) and (found := _fast(_folded(call))) is not None:
             return found
@@ -71,7 +76,7 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad_out is None and grad_entropy is None:
             return (None,) * (6 + len(ctx.held))
-        q, k, v, bias = ctx.saved_tensors
+        q, k, v, bias, *_ = ctx.saved_tensors
         call = replace(ctx.call, query=q, key=k, value=v, bias=bias)
         grads = [None if t is None else torch.zeros_like(t, dtype=working_dtype(q.dtype)) for t in (q, k, v, bias)]
         held_grads = [torch.zeros_like(t) for t in ctx.held]

@@ -25,7 +25,7 @@ from undilute.rules.base import forward_of
 from undilute.rules.maps.entmax import SOFTMAX, Entmax
 from undilute.rules.maps.focus import Focus
 from undilute.rules.maps.top_k import TopK
-from undilute.rules.parameters import Number, smallest
+from undilute.rules.parameters import Number, per_head, smallest
 from undilute.rules.rows import working_dtype
 
 ROWS, TILE = 256, 2048  # of one tile of logits: 2 MB in float32, which stay in the caches
@@ -93,20 +93,21 @@ def _run(call: Call, unfolded: _Unfolded | None) -> tuple[Tensor, Tensor | None]
 def _epsilon(call: Call) -> Tensor:
     """α − 1 of each head, float64 (heads of all batches,); 0 stands for top-k."""
     if isinstance(call.rule.map, TopK):
-        return _per_head(call, 0.0)
+        return _per_head(call, "alpha", 0.0)
     assert isinstance(call.rule.map, Entmax | Focus)
-    return _per_head(call, call.rule.map.epsilon).clamp(min=SOFTMAX)
+    return _per_head(call, "alpha", call.rule.map.epsilon).clamp(min=SOFTMAX)
 
 
 def _limits(call: Call) -> tuple[Tensor, Tensor]:
     """The least and the most that entmax's own scale can be in each head, float64 (heads of all batches,)."""
     map = call.rule.map
     least, most = (map.s_min, map.s_max) if isinstance(map, Focus) else (1.0, 1.0)
-    return _per_head(call, least), _per_head(call, most)
+    return _per_head(call, "s_min", least), _per_head(call, "s_max", most)
 
 
-def _per_head(call: Call, value: Number) -> Tensor:
+def _per_head(call: Call, name: str, value: Number) -> Tensor:
     heads = call.logits_shape[:-2]
+    per_head(name, value, torch.empty(call.logits_shape, device="meta"))  # raises unless it fits
     return torch.as_tensor(value, dtype=torch.float64).expand(heads).reshape(-1)
 
 
@@ -136,7 +137,7 @@ class _Sparse(torch.autograd.Function):
             keep.add(problem.kernels, task, found)
 
         share(problem.tasks(), work, problem.scratch, at_once=not call.is_step)
-        ctx.save_for_backward(q, k, v, epsilon, least, most)
+        ctx.save_for_backward(q, k, v, epsilon, least, most, call.mask)  # torch notices a change in place
         ctx.call, ctx.keep, ctx.unfolded = call, keep, unfolded
         ctx.set_materialize_grads(False)
         return out, entropy
@@ -144,7 +145,7 @@ class _Sparse(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, epsilon, least, most = ctx.saved_tensors
+        q, k, v, epsilon, least, most, _ = ctx.saved_tensors
         if grad_out is None and grad_entropy is None:
             return (None,) * 8
         problem = _Problem(ctx.call, q, k, v, epsilon, least, most, ctx.unfolded)

@@ -13,7 +13,6 @@ The self-attention before it can: that of the same decoder, with the same number
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Sequence
@@ -60,11 +59,13 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
         self._model = model
         self._owners = _owners(model)
         self._texts = _Texts()
+        self._parameters: dict[nn.Module, tuple[str, ...]] = {}
         self._hooks: list[Any] = []
 
     def __enter__(self) -> CrossAttention:
         for part in self._model.modules():
             if attends_through_interface(type(part)):
+                self._parameters[part] = _parameters(part)
                 self._hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
         return self
 
@@ -100,8 +101,8 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
         return [Queries(torch.arange(count, device=query.device), 0)] * batch
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        kind: Any = type(module)  # mypy takes no class of modules for hashable
-        parameters = _parameters(kind)
+        if (parameters := self._parameters.get(module)) is None:  # a copy's
+            return
         given = dict(zip(parameters, args, strict=False)) | {name: named[name] for name in parameters if name in named}
         asking = next((given[name] for name in (*ASKING, *parameters) if name in given), None)
         others = (given.get(name) for name in OTHERS)
@@ -130,7 +131,6 @@ def _is_cross_attention(module: nn.Module) -> bool:
     return "CrossAttention" in type(module).__name__ or getattr(module, "is_cross_attention", False) is True
 
 
-@functools.cache
-def _parameters(kind: Any) -> tuple[str, ...]:
-    """The names of what a class of layers is called with, in order."""
-    return tuple(inspect.signature(kind.forward).parameters)[1:]
+def _parameters(module: nn.Module) -> tuple[str, ...]:
+    """The names of what a layer is called with, in order."""
+    return tuple(inspect.signature(type(module).forward).parameters)[1:]

@@ -12,7 +12,7 @@ from undilute.errors import InvalidValue
 from undilute.nn.cache import KVCache
 from undilute.nn.heads import check_heads, check_input, merge_heads, split_heads
 from undilute.rules.base import Map, Rule, Scale
-from undilute.rules.parameters import count
+from undilute.rules.parameters import count, flag
 from undilute.rules.registry import get, learnable
 
 Rotate = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -70,7 +70,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(context_dim, kv_dim, bias=bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias)
         self.rule = learnable(rule, embed_dim, num_heads) if isinstance(rule, str) else get(rule)
-        self.is_causal = is_causal
+        self.is_causal = flag("is_causal", is_causal)
         self.sliding_window = None if sliding_window is None else count("sliding_window", sliding_window)
         self.dropout = probability("dropout", dropout)
         self.rotate = rotate

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from undilute.errors import InvalidValue
 from undilute.nn.heads import check_heads, check_input, merge_heads, split_heads
 from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.parameters import flag
 from undilute.rules.registry import get, learnable
 from undilute.structures.differential import differential, initial_lambda
 
@@ -54,7 +55,7 @@ class DifferentialAttention(nn.Module):
         self.num_heads = num_heads
         self.num_kv_heads = check_heads(embed_dim, num_heads, num_kv_heads)
         self.version = version
-        self.is_causal = is_causal
+        self.is_causal = flag("is_causal", is_causal)
         width = embed_dim // num_heads
         if version == 1 and width % 2:
             raise InvalidValue(f"embed_dim / num_heads = {width}: version 1 halves it, so it must be even.")

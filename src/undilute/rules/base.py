@@ -7,7 +7,6 @@ turns the scaled logits into weights (softmax, entmax, sigmoid, …). Any scale 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import ClassVar, Self
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules import rows
-from undilute.rules.parameters import Parametrised, count
+from undilute.rules.parameters import Parametrised, as_it_is, count
 
 Hide = Callable[[float], object]
 Divisor = Tensor | float
@@ -244,8 +243,8 @@ class Rule(Parametrised):
         """This rule, of its own class, with another scale and map."""
         if scale is self.scale and map is self.map:
             return self
-        twin = copy.copy(self)
-        twin._modules = self._modules | {"scale": scale, "map": map}
+        twin = as_it_is(self)
+        twin._modules |= {"scale": scale, "map": map}
         return twin
 
     @property

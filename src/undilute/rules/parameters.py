@@ -7,20 +7,21 @@ A ``torch.nn.Parameter`` is learned like any other.
 
 from __future__ import annotations
 
-import copy
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.rows import broadcasts_to
 
 Number = float | Tensor
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 LARGEST = 2**63 - 1  # what torch counts with
 LONGEST = 80  # characters of a value in an error
 
@@ -82,8 +83,11 @@ class Parametrised(nn.Module):
         """This module with some tensors in place of its own."""
         if not cut:
             return self
-        twin = copy.copy(self)
-        twin._parameters, twin._buffers = dict(self._parameters), dict(self._buffers)
+        twin = as_it_is(self)
+        if parametrize.is_parametrized(self):  # its tensors are properties of a class that torch made for it
+            twin.__class__ = parametrize.type_before_parametrizations(self)
+            del twin._modules["parametrizations"]
+            cut = self._held_tensors() | cut
         for name, value in cut.items():
             twin._parameters.pop(name, None)
             twin._buffers[name] = value
@@ -91,6 +95,17 @@ class Parametrised(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_short(getattr(self, name))}" for name in self.held)
+
+
+def as_it_is(module: AnyModule) -> AnyModule:
+    """A module with the tensors, numbers and hooks that it has now, whatever becomes of the original.
+
+    ``torch.func.functional_call`` lends a module other tensors for one call, and takes them back before ``backward``.
+    """
+    twin = type(module).__new__(type(module))
+    vars(twin).update({name: each.copy() if isinstance(each, dict) else each for name, each in vars(module).items()})
+    twin._modules = {name: each and as_it_is(each) for name, each in module._modules.items()}
+    return twin
 
 
 def _short(value: object) -> str:

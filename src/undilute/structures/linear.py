@@ -11,8 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from undilute.engine.call import check_tensors
+from undilute.engine.call import check_tensors, check_whole_sequence
 from undilute.errors import InvalidTensor
+from undilute.rules.parameters import flag
 from undilute.rules.rows import divide, working_dtype
 
 CHUNK = 128
@@ -54,7 +55,9 @@ def linear(
     >>> ud.structures.linear(q, k, v, is_causal=True).shape
     torch.Size([2, 1000, 16])
     """
+    is_causal = flag("is_causal", is_causal)
     check_tensors(query, key, value)
+    check_whole_sequence()
     if is_causal and query.shape[-2] != key.shape[-2]:
         raise InvalidTensor(f"lengths {query.shape[-2]} and {key.shape[-2]}: causal linear attention needs them equal.")
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape[-1] != key.shape[-2]):

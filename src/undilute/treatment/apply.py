@@ -11,7 +11,7 @@ attention finds it there; the masks, caches and positions stay the model's own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from os import PathLike
@@ -147,8 +147,9 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
         check_not_wrapped(model)
     calls = first_calls(model)
     plan = planned(type(model).__name__, layers_of(calls), treatment)
-    if isinstance(learn, str):
-        raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({learn!r},).")
+    if isinstance(learn, str) or not isinstance(learn, Iterable):
+        such = learn if isinstance(learn, str) else "s"
+        raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({such!r},).")
     _check_learned(plan, learn)
     rules: dict[str, HeadRules | None] = {}
     for index, (name, call) in enumerate(calls.items()):

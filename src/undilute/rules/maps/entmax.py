@@ -121,6 +121,9 @@ class LearnableEntmax(Entmax):
 def shaped_epsilon(epsilon: Number, logits: Tensor) -> Tensor:
     """α − 1 as a tensor that broadcasts over ``logits``, kept from 0: a learned α that comes to 1 is softmax there, and
     its gradient takes it further."""
+    if not isinstance(epsilon, Tensor):  # a number that torch can still read while it traces a model
+        epsilon = math.copysign(max(abs(epsilon), SOFTMAX), epsilon)
+        return torch.as_tensor(epsilon, dtype=logits.dtype, device=logits.device)
     shaped = torch.as_tensor(per_head("alpha", epsilon, logits), dtype=logits.dtype, device=logits.device)
     nearest = torch.where(shaped < 0, -SOFTMAX, SOFTMAX)
     return torch.where(shaped.abs() < SOFTMAX, shaped + (nearest - shaped).detach(), shaped)
