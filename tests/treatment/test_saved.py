@@ -120,6 +120,21 @@ def test_a_saved_model_says_that_its_rules_are_not_in_force(tmp_path: Path) -> N
     assert torch.equal(logits(loaded), expected)
 
 
+def test_a_rule_by_name_is_asked_for_again(tmp_path: Path) -> None:
+    """transformers saves no implementation: the model comes back with softmax."""
+    model = random_model("llama", "undilute:ssmax", dtype=torch.float32)
+    model.save_pretrained(tmp_path)
+    assert not (tmp_path / PLAN).exists()
+    assert not hasattr(model.config, "undilute_plan")
+    with pytest.warns(UserWarning, match=r"not in force now: .*attn_implementation='undilute:ssmax'\) puts them back"):
+        type(model).from_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="undilute:ssmax").eval()
+    assert torch.equal(logits(again), logits(model))
+    again.set_attn_implementation("sdpa")
+    again.save_pretrained(tmp_path)
+    type(model).from_pretrained(tmp_path)
+
+
 def test_a_model_without_rules_is_saved_as_ever(tmp_path: Path) -> None:
     model, plain = llama(), type(llama()).save_pretrained.__wrapped__
     plain(model, tmp_path / "plain")

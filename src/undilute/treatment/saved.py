@@ -6,6 +6,7 @@ all that it reads; the note makes it say so, and how to put them back:
 
     undilute.apply(model, "folder/undilute_plan.json")
 
+A rule by name (``attn_implementation="undilute:ssmax"``), which transformers does not save either, is noted alike.
 What the rules have learned is in the plan, and among the weights too, where a Trainer that goes on finds it; not with
 tensor parallelism, where each process has learned for its own heads. A model without rules is saved as if Undilute were
 not there. ``torch.save(model)`` keeps everything by itself.
@@ -21,7 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undilute.errors import InvalidValue
+from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import ATTRIBUTE, own_rules
+from undilute.models.intercept import implementation
 from undilute.models.passes import module_of
 from undilute.treatment.patterns import Layer
 from undilute.treatment.plan import Assignment, Plan, is_identity
@@ -41,12 +44,13 @@ def keep_rules(kind: Any) -> None:
 
     @functools.wraps(save)
     def save_pretrained(model: PreTrainedModel, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
-        plan = plan_in_force(model)
-        if plan is None:
+        plan, name = plan_in_force(model), implementation(model.config._attn_implementation or "")
+        if plan is None and not name.startswith(IMPLEMENTATION):
             return save(model, save_directory, *args, **kwargs)
-        if model.should_save_on_this_rank(kwargs.get("is_main_process", args[0] if args else True)):
+        is_main = kwargs.get("is_main_process", args[0] if args else True)
+        if plan is not None and model.should_save_on_this_rank(is_main):
             _write(plan, Path(save_directory))
-        with _noted(model):
+        with _noted(model, name if plan is None else FILE):
             return save(model, save_directory, *args, **kwargs)
 
     @functools.wraps(load)
@@ -62,12 +66,12 @@ def keep_rules(kind: Any) -> None:
 
 
 @contextmanager
-def _noted(model: Any) -> Iterator[None]:
+def _noted(model: Any, note: str) -> Iterator[None]:
     """Inside, the configuration has the note, and weights that other processes have other values of are left out."""
     ignored = model._keys_to_ignore_on_save
     if (model.tp_size or 1) > 1:
         model._keys_to_ignore_on_save = {*(ignored or ()), *(key for key in model.state_dict() if ATTRIBUTE in key)}
-    setattr(model.config, NOTE, FILE)
+    setattr(model.config, NOTE, note)
     try:
         yield
     finally:
@@ -105,11 +109,16 @@ def _write(plan: Plan, folder: Path) -> None:
 
 def _say(model: PreTrainedModel, name: str) -> None:
     """Warn that a model was saved with rules that it does not have, and forget the note."""
-    if getattr(model.config, NOTE, None) is None:
+    note = getattr(model.config, NOTE, None)
+    if note is None:
         return
     delattr(model.config, NOTE)
+    if note == implementation(model.config._attn_implementation or ""):
+        return
     path = Path(name) / FILE
     how = f"undilute.apply(model, {str(path)!r})" if path.is_file() else f"undilute.apply with {FILE} of {name!r}"
+    if str(note).startswith(IMPLEMENTATION):
+        how = f"from_pretrained(…, attn_implementation={note!r})"
     warnings.warn(
         f"{type(model).__name__} was saved with attention rules that are not in force now: {how} puts them back.",
         stacklevel=3,
