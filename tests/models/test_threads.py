@@ -93,6 +93,15 @@ def test_a_model_runs_while_another_thread_comes_to_watch_it_and_leaves() -> Non
     assert model.config._attn_implementation == "sdpa"
 
 
+def test_a_hook_that_is_just_being_added_is_called_without_names() -> None:
+    """torch notes that a hook wants them after it has added it, and forgets it before it removes it."""
+    model, ids = random_model("llama"), tokens(1, 4)
+    with capture(model), torch.no_grad():
+        for module in model.modules():
+            module._forward_pre_hooks_with_kwargs.clear()
+        model(ids)
+
+
 @pytest.mark.parametrize(
     "use", [lambda model: capture(model).__enter__(), lambda model: ud.apply(model, "ssmax"), ud.Plan.of]
 )

@@ -253,8 +253,8 @@ class Capture(AbstractContextManager["Capture"]):
         return given[batch, :keys][None]
 
     def _input_hooks(self) -> Iterator[Any]:
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = kwargs.get("hidden_states", args[0] if args else None)
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            given = (kwargs or {}).get("hidden_states", args[0] if args else None)  # none while a hook comes or goes
             if isinstance(given, Tensor) and given.ndim == 3:
                 self._inputs[module, threading.get_ident()] = given.detach()
 

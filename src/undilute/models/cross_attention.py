@@ -100,8 +100,9 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
             return found
         return [Queries(torch.arange(count, device=query.device), 0)] * batch
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if (parameters := self._parameters.get(module)) is None:  # a copy's
+    def _begin(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
+        parameters = self._parameters.get(module)
+        if parameters is None or named is None:  # a copy's; or one that another thread is just adding or removing
             return
         given = dict(zip(parameters, args, strict=False)) | {name: named[name] for name in parameters if name in named}
         asking = next((given[name] for name in (*ASKING, *parameters) if name in given), None)
