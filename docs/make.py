@@ -9,19 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from undilute import rules
-from undilute.audit import properties
-from undilute.experiments import diagnosis_cost, speed
-from undilute.report import (
-    audit_page,
-    experiment_files,
-    experiment_markdown,
-    files,
-    property_table,
-    rule_table,
-    speed_report,
-    treatment_markdown,
-)
+from docs.tables import experiments as experiment_markdown
+from docs.tables import properties as property_table
+from docs.tables import treatments as treatment_markdown
+
+from undilute import files, rules
+from undilute.report import result_files as experiment_files
+from undilute.report import rule_table
+from undilute_papers.audit import properties
+from undilute_papers.bench import diagnosis_cost, speed, speed_report
+from undilute_papers.report import audit_page
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("forward", "training", "long", "long-training", "focus")

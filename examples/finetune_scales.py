@@ -36,18 +36,17 @@ import torch
 from torch import Tensor, nn
 
 import undilute as ud
-from undilute import models
+from undilute import files, models
+from undilute.evaluation.changes import LOSS, changes
+from undilute.evaluation.evaluate import Material, measure, prepare
+from undilute.evaluation.outcome import Evaluation
+from undilute.evaluation.sentences import figures, findings
 from undilute.models import texts
 from undilute.models.limits import readable_length
-from undilute.report import files
+from undilute.models.splits import beginning, halves, tokenised
+from undilute.models.text_loss import windows
 from undilute.rules.parameters import above, count
 from undilute.treatment.apply import Treated
-from undilute.treatment.evaluation.changes import LOSS, changes
-from undilute.treatment.evaluation.evaluate import Material, measure, prepare
-from undilute.treatment.evaluation.findings import figures, findings
-from undilute.treatment.evaluation.outcome import Evaluation
-from undilute.treatment.evaluation.text_loss import windows
-from undilute.treatment.splits import beginning, halves, tokenised
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer

@@ -30,13 +30,13 @@ from torch import Tensor
 
 import undilute as ud
 from undilute.errors import MissingExtra
+from undilute.evaluation.changes import RUN, change
+from undilute.evaluation.sentences import figures
 from undilute.models import texts
 from undilute.models.implementations import name_in_transformers
+from undilute.models.splits import halves
+from undilute.models.text_loss import losses, windows
 from undilute.rules.parameters import above, count
-from undilute.treatment.evaluation.changes import RUN, change
-from undilute.treatment.evaluation.findings import figures
-from undilute.treatment.evaluation.text_loss import losses, windows
-from undilute.treatment.splits import halves
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

@@ -26,8 +26,8 @@ from transformers import LlamaForCausalLM
 import undilute as ud
 from tests.models.small import HEADS, LAYERS, LLAMA, WORDS, tokenizer
 from undilute import models
-from undilute.treatment.evaluation.outcome import Evaluation, Spread
-from undilute.treatment.evaluation.text_loss import losses
+from undilute.evaluation.outcome import Evaluation, Spread
+from undilute.models.text_loss import losses
 
 FILES = Path(__file__).parent.parent / "examples"
 STEPS = 4

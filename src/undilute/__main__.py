@@ -53,7 +53,7 @@ def _outcome() -> tuple[int, str]:
 
 def _run() -> None:
     try:
-        from undilute.cli import app
+        from undilute.cli.app import app
     except ModuleNotFoundError as error:
         raise MissingExtra(str(error.name), "cli") from None
     app()

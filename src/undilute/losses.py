@@ -19,8 +19,8 @@ from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Map, Rule
 from undilute.rules.maps.entmax import Entmax
 from undilute.rules.maps.normmax import Normmax
+from undilute.rules.masked import working_dtype
 from undilute.rules.parameters import Number
-from undilute.rules.rows import working_dtype
 
 Reduction = Literal["elementwise_mean", "mean", "sum", "none"]
 

@@ -32,12 +32,14 @@ from torch.nn.attention.bias import causal_lower_right
 import undilute as ud
 from tests.cases import RULES
 from tests.engine.ran import only
-from undilute.engine import flash, routing, rows, scaling, sparse
+from undilute.engine import scaling
 from undilute.engine.api import attention
 from undilute.engine.call import Call, prepare
+from undilute.engine.routes import choose as routing
+from undilute.engine.routes import flash, rows, sparse
 from undilute.errors import InvalidValue
 from undilute.rules import Entmax, Focus, Hard, Rule, SelfAdjusted, Sigmoid, Softpick, TopK
-from undilute.rules.rows import working_dtype
+from undilute.rules.masked import working_dtype
 
 SMALL_BLOCKS = {
     (sparse, "ROWS"): 5,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from undilute.engine.routing import ROUTES
+from undilute.engine.routes.choose import ROUTES
 
 
 @contextmanager

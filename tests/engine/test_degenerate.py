@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import undilute as ud
 from tests.cases import RULES, rows
 from tests.engine.ran import watched
-from undilute.engine import routing
-from undilute.engine.routing import ROUTES
+from undilute.engine.routes import choose as routing
+from undilute.engine.routes.choose import ROUTES
 
 ON = {"flash": "ssmax", "sparse": "entmax15", "rows": "sigmoid", "reference": "ssmax"}
 EMPTY = {

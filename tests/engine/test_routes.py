@@ -17,10 +17,12 @@ import undilute as ud
 from tests.cases import RULES, rows, some_mask
 from tests.engine.ran import watched
 from undilute import rules
-from undilute.engine import budget, flash, routing, sparse
-from undilute.engine import rows as rows_route
+from undilute.engine import budget
 from undilute.engine.call import Call, prepare
-from undilute.engine.routing import ROUTES
+from undilute.engine.routes import choose as routing
+from undilute.engine.routes import flash, sparse
+from undilute.engine.routes import rows as rows_route
+from undilute.engine.routes.choose import ROUTES
 from undilute.rules import Entmax, Hard, Rule
 
 PAIRS = [

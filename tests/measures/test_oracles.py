@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.measures.oracles import ORACLES, Row, deviation, tolerance
 from undilute import theory
 from undilute.measures import registry
-from undilute.measures.rows import Rows, Settings
+from undilute.measures.attention_rows import Rows, Settings
 
 HEADS, KEY_HEADS, KEYS, FEATURES = 4, 2, 14, 6
 MEASURES = registry.every()

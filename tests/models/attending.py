@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from tests.measures.oracles import Row
-from undilute.measures.rows import Settings
+from undilute.measures.attention_rows import Settings
 
 WINDOW, VOCABULARY = 6, 60
 OURS = "attention_of_the_tests"

@@ -15,8 +15,8 @@ import undilute as ud
 from tests.models.architectures import built
 from tests.models.attending import random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import each_layer
 from undilute.models.attention_call import AttentionCall, arguments
+from undilute_papers.reproduction.attended import each_layer
 
 Call = Callable[..., Any]
 STYLES: dict[str, Callable[[Call], Call]] = {

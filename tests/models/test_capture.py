@@ -35,7 +35,7 @@ from tests.models.attending import (
 )
 from undilute.errors import InvalidValue, UnknownName
 from undilute.measures import registry
-from undilute.measures.rows import Settings
+from undilute.measures.attention_rows import Settings
 from undilute.models import LayerSample, capture, intercept
 from undilute.models.capture import sampled
 

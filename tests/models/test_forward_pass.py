@@ -12,8 +12,8 @@ import undilute as ud
 from tests.models.architectures import built
 from tests.models.attending import tokens
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import each_layer
-from undilute.treatment.evaluation.evaluate import evaluate
+from undilute.evaluation.evaluate import evaluate
+from undilute_papers.reproduction.attended import each_layer
 
 IDS = tokens(400)
 USES: dict[str, Callable[[Any], object]] = {

@@ -11,7 +11,7 @@ import transformers
 
 import undilute as ud
 from undilute.errors import InvalidValue
-from undilute.experiments.attended import each_layer
+from undilute_papers.reproduction.attended import each_layer
 
 IDS = torch.arange(128) % 50
 

@@ -21,7 +21,7 @@ import undilute as ud
 from tests.models.attending import attending_with, tokens
 from tests.models.zoo import ZOO, eager
 from tests.models.zoo.architecture import ABSENT, BATCH, JOBS, KINDS, LENGTH, PADDING, REFUSED, YES, Architecture
-from undilute.engine import routing
+from undilute.engine.routes import choose as routing
 from undilute.errors import InvalidValue
 
 CLOSE = 1e-4  # of the largest output: single precision, through layers of large random weights

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from undilute.treatment.evaluation.outcome import TASKS, Answer, Cost, Evaluation, Spread
+from undilute.evaluation.outcome import TASKS, Answer, Cost, Evaluation, Spread
 
 LENGTHS = (512, 1024, 2048)
 HAYSTACKS, QUESTIONS = 4, 5

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from functools import cache
 
-from undilute.experiments.dilution import Dilution
-from undilute.experiments.result import Chart, Comparison, HeatMap, Result, Row, Series, Verdict
-from undilute.experiments.temperature import Temperature
+from undilute.report.result import Chart, Comparison, HeatMap, Result, Row, Series, Verdict
+from undilute_papers.article.dilution import Dilution
+from undilute_papers.article.temperature import Temperature
 
 EVIL = (
     "<script>window.pwned=1</script><b>b</b><a href=https://x.y>a</a><img src=x onerror=window.pwned=1>"

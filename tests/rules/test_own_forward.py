@@ -10,7 +10,7 @@ from torch import Tensor
 
 import undilute as ud
 from tests.cases import rows
-from undilute.engine import routing
+from undilute.engine.routes import choose as routing
 from undilute.rules import Entmax, EntropyAdaptive, Focus, LogLength, Map, Rule, Scale, Sigmoid, Sink, Softmax, TopK
 from undilute.rules.base import fits_forward, forward_of
 

@@ -91,7 +91,7 @@ def test_selective_in_blocks_and_in_steps(name: str, monkeypatch: pytest.MonkeyP
     q, k, v = (t.requires_grad_() for t in heads(3, 13, seed=12))
     mask = torch.arange(13) != 4
     whole = [ud.structures.selective(q, k, v, m, rule=name) for m in (None, mask)]
-    monkeypatch.setattr("undilute.engine.rows.TEMPORARIES", 2**19)  # two or three rows to a block
+    monkeypatch.setattr("undilute.engine.routes.rows.TEMPORARIES", 2**19)  # two or three rows to a block
     for expected, m in zip(whole, (None, mask), strict=True):
         got = ud.structures.selective(q, k, v, m, rule=name)
         torch.testing.assert_close(got, expected)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from tests.cases import rows
-from undilute.audit.focus import dense_norms
 from undilute.errors import InvalidValue
 from undilute.rules import Entmax, Focus, Rule, Temperature, get
 from undilute.rules.maps.focus import scale_for
 from undilute.theory import focus, sparse
+from undilute_papers.audit.focus import dense_norms
 
 ALPHAS = [1.02, 1.25, 1.5, 1.75, 2.0]
 KEPT = [2, 3, 16]

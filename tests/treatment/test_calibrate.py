@@ -11,15 +11,15 @@ import torch
 import transformers
 
 import undilute as ud
+from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, random_model, tokens
-from tests.treatment.evaluation.tokenizers import PROSE, tokenizer
 from undilute.errors import InvalidValue, UnknownName
 from undilute.models.intercept import intercepted
+from undilute.models.text_loss import losses
 from undilute.rules import EntropyAdaptive, EntropyCurve, LogLength, LogN
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import _gated, gate_slopes, selected
 from undilute.treatment.calibration.sharpening import BETAS, Sharpened, needed, sharpened
-from undilute.treatment.evaluation.text_loss import losses
 
 LENGTHS = np.unique(np.geomspace(16, 4096, 200).round().astype(np.int64))
 

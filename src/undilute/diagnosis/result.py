@@ -104,13 +104,15 @@ class Diagnosis:
 
     def save_html(self, path: str | Path) -> Path:
         """Write a page that needs no network, and return its path."""
-        from undilute.report import diagnosis_page, files
+        from undilute import files
+        from undilute.report import diagnosis_page
 
         return files.write(Path(path), diagnosis_page.page(self))
 
     def save_json(self, path: str | Path) -> Path:
         """Write everything the page shows as JSON, with a schema version, and return its path."""
-        from undilute.report import diagnosis_data, files
+        from undilute import files
+        from undilute.report import diagnosis_data
 
         return files.write(Path(path), diagnosis_data.to_json(self))
 

@@ -7,7 +7,7 @@ from typing import Literal, overload
 from torch import Tensor
 
 from undilute.engine.call import prepare
-from undilute.engine.routing import Route, choose, run
+from undilute.engine.routes.choose import Route, choose, run
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.registry import get
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule
+from undilute.rules.masked import broadcasts_to
 from undilute.rules.parameters import count, flag, number
-from undilute.rules.rows import broadcasts_to
 
 FEW = 8
 _PARALLEL = "torch.distributed.tensor.experimental."

@@ -11,8 +11,8 @@ from torch import Tensor
 from undilute.engine import masks
 from undilute.engine.call import Call
 from undilute.rules.base import Rule, Scale, forward_of
+from undilute.rules.masked import working_dtype
 from undilute.rules.parameters import largest_magnitude
-from undilute.rules.rows import working_dtype
 from undilute.rules.scales.of_entropy import OfEntropy
 from undilute.rules.scales.temperature import Temperature
 

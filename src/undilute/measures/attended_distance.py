@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 @measure("attended_distance", label="mean attended distance", formula="Σ p·|t − j|", unit="tokens", beside_sink=True)

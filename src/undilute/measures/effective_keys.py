@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.entropy import entropy_of_rows
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 @measure("n_eff", label="effective keys", formula="e^H", unit="keys", beside_sink=True)

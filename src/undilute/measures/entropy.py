@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 def entropy(weights: Tensor) -> Tensor:

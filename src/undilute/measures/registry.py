@@ -3,8 +3,8 @@
     @measure("collision", label="collision probability", formula="Σ p²", unit="")
     def collision(rows: Rows) -> Tensor: ...
 
-A measure is a function from :class:`~undilute.measures.rows.Rows` to one number per row. Put it in a file of its own in
-this folder; it then appears in ``capture``, in the frame, in the JSON and on the page.
+A measure is a function from :class:`~undilute.measures.attention_rows.Rows` to one number per row. Put it in a file of
+its own in this folder; it then appears in ``capture``, in the frame, in the JSON and on the page.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from undilute.errors import UnknownName
-from undilute.measures.rows import Rows
+from undilute.measures.attention_rows import Rows
 
 Compute = Callable[[Rows], Tensor]
 BESIDE_SINK = "_beside_sink"

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 @measure("distance", label="representation distance d̃", formula="Σ_{i∉I} ‖pᵢxᵢ − s‖", needs_x=True)

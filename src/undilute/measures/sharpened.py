@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.collision import sum_of_squares
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 @measure("top_weight_doubled", label="top weight with logits doubled", formula="max p² / Σ p²", beside_sink=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 @measure("sink_share", label="share of the sink", formula="Σ p over the first tokens")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
-from undilute.measures.rows import Rows
 
 
 @measure("top_mass", label="mass of the top N", formula="Σ of the N largest p", beside_sink=True)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.measures import registry
-from undilute.measures.rows import RANKED, Rows, Settings
+from undilute.measures.attention_rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.cross_attention import CrossAttention, Queries
 from undilute.models.head_rules import rules_of

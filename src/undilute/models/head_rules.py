@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from undilute.engine.budget import memory_budget
 from undilute.engine.call import prepare
-from undilute.engine.routing import run
+from undilute.engine.routes.choose import run
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import IMPLEMENTATION, AttentionCall, arguments
 from undilute.rules import registry

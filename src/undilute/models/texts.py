@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from undilute import files
 from undilute.errors import InvalidValue
 from undilute.models.forward_pass import check_reads_tokens
-from undilute.report import files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from undilute.engine.call import prepare, probability
-from undilute.engine.routing import run
+from undilute.engine.routes.choose import run
 from undilute.errors import InvalidValue
 from undilute.nn.cache import KVCache
 from undilute.nn.heads import check_heads, check_input, merge_heads, split_heads

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.rules.rows import broadcasts_to
+from undilute.rules.masked import broadcasts_to
 
 Number = float | Tensor
 AnyModule = TypeVar("AnyModule", bound=nn.Module)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from undilute.engine.call import check_tensors, check_whole_sequence
 from undilute.errors import InvalidTensor
+from undilute.rules.masked import divide, working_dtype
 from undilute.rules.parameters import flag
-from undilute.rules.rows import divide, working_dtype
 
 CHUNK = 128
 

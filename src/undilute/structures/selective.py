@@ -14,13 +14,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from undilute.engine import rows as rows_route
 from undilute.engine.call import Call, prepare
-from undilute.engine.routing import run
+from undilute.engine.routes import rows as rows_route
+from undilute.engine.routes.choose import run
 from undilute.errors import InvalidTensor
 from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.masked import working_dtype
 from undilute.rules.registry import get
-from undilute.rules.rows import working_dtype
 
 
 class SelectiveState:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from undilute import files
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.head_rules import rules_of
 from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import share
-from undilute.report import files
 from undilute.rules.base import Rule, forward_of
 from undilute.rules.data import from_data, to_data
 from undilute.rules.parameters import count, shown, whole

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from undilute.measures.rows import RANKED
+from undilute.measures.attention_rows import RANKED
 
 Values = NDArray[np.float64]
 

@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from undilute.rules.base import Map
+from undilute.rules.masked import divide
 from undilute.rules.parameters import Number, at_least, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import divide
 
 
 class Budget(Map):

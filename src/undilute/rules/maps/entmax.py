@@ -37,9 +37,9 @@ from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
+from undilute.rules.masked import count_visible, divide, masked_max, working_dtype
 from undilute.rules.parameters import Number, above, largest, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import count_visible, divide, masked_max, working_dtype
 
 SOFTMAX = 1e-9  # |α − 1| at which entmax and softmax are the same to every digit of float32 and nine of float64
 

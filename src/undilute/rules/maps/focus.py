@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
 from undilute.rules.maps.entmax import SOFTMAX, Entmax, entmax_over, shaped_epsilon
+from undilute.rules.masked import bounded, divide, masked_max, working_dtype
 from undilute.rules.parameters import Number, above, count, largest, number, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import bounded, divide, masked_max, working_dtype
 
 GRID = 8192  # of the top weight, where C is looked for
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from undilute.rules.base import Divisor, Hide, Map
 from undilute.rules.maps.softmax import softmax_over
+from undilute.rules.masked import divide, masked_max
 from undilute.rules.registry import register
-from undilute.rules.rows import divide, masked_max
 
 
 class Hard(Map):

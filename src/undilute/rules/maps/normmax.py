@@ -28,9 +28,9 @@ from torch import Tensor
 
 from undilute.rules.base import Map
 from undilute.rules.maps.entmax import SOFTMAX, entmax_over, shaped_epsilon
+from undilute.rules.masked import bounded, divide, masked_max
 from undilute.rules.parameters import Number, above
 from undilute.rules.registry import register
-from undilute.rules.rows import bounded, divide, masked_max
 
 
 class Normmax(Map):

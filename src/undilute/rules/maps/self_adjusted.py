@@ -20,8 +20,8 @@ from torch import Tensor
 from undilute.errors import InvalidValue
 from undilute.rules.base import LOWEST, Divisor, Hide, Map
 from undilute.rules.maps.softmax import softmax_over
+from undilute.rules.masked import masked_max, masked_min
 from undilute.rules.registry import register
-from undilute.rules.rows import masked_max, masked_min
 
 Variant = Literal["V0", "V1", "V2", "V3"]
 

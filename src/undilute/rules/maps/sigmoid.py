@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from undilute.rules.base import Divisor, Hide, Map
+from undilute.rules.masked import count_visible
 from undilute.rules.parameters import Number, finite, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import count_visible
 
 
 class Sigmoid(Map):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from undilute.rules.base import Divisor, Hide, Map
+from undilute.rules.masked import divide, masked_exp, masked_max
 from undilute.rules.parameters import Number, finite, per_head
 from undilute.rules.registry import register
-from undilute.rules.rows import divide, masked_exp, masked_max
 
 
 class Sink(Map):

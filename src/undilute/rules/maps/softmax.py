@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from undilute.rules.base import Divisor, Hide, Map, Rule
+from undilute.rules.masked import divide, masked_exp, masked_max
 from undilute.rules.registry import register
-from undilute.rules.rows import divide, masked_exp, masked_max
 
 
 def softmax_over(logits: Tensor, visible: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from undilute.rules.base import Divisor, Hide, Map
+from undilute.rules.masked import masked_max
 from undilute.rules.parameters import number
 from undilute.rules.registry import register
-from undilute.rules.rows import masked_max
 
 MANY = 64  # keys, among which the rounding of a few e^z − 1 near 0 is lost; exp takes half as long as expm1
 

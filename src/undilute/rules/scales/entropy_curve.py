@@ -30,9 +30,9 @@ from torch import Tensor
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Map, Rule, forward_of
 from undilute.rules.maps.softmax import Softmax
+from undilute.rules.masked import broadcasts_to
 from undilute.rules.parameters import finite, largest
 from undilute.rules.registry import register
-from undilute.rules.rows import broadcasts_to
 from undilute.rules.scales.entropy_adaptive import EntropyAdaptive
 from undilute.rules.scales.of_entropy import OfEntropy, softmax_lipschitz
 

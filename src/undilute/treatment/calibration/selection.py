@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from undilute.experiments.experiment import Progress
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating
 from undilute.models.head_rules import HeadRules
 from undilute.models.intercept import Attention, intercepted
 from undilute.models.passes import module_of
+from undilute.models.text_loss import losses
 from undilute.treatment.apply import apply
-from undilute.treatment.evaluation.text_loss import losses
 from undilute.treatment.patterns import Head
 from undilute.treatment.plan import Plan
+from undilute_papers.reproduction.experiment import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

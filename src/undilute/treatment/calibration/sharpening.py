@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from undilute.measures.attention_rows import Rows, Settings
 from undilute.measures.registry import Measure
-from undilute.measures.rows import Rows, Settings
 from undilute.models.capture import Capture
 from undilute.models.forward_pass import evaluating, forward_pass
 

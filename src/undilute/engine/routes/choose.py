@@ -1,0 +1,148 @@
+"""Which implementation runs a call?  The one place that decides.
+
+| route | runs | memory |
+|---|---|---|
+| flash | softmax-like rules, by PyTorch's own kernel | O(n) |
+| sparse | entmax and top-k on CPU: only the support is touched | O(n) |
+| rows | everything else: blocks of query rows | O(block · n) |
+| reference | small calls: dense, the specification | O(n²) |
+
+A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) and ``run(call)``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from undilute.engine import scaling
+from undilute.engine.call import Call
+from undilute.engine.routes import flash, reference, rows, sparse
+from undilute.errors import InvalidValue, UnknownName
+from undilute.rules.base import Rule
+
+SMALL = 2**16  # logits; up to here dense is fastest, and it is differentiable twice
+
+
+class Implementation(Protocol):
+    """What a route's module offers."""
+
+    def obstacle(self, call: Call) -> str | None: ...
+    def run(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
+
+
+ROUTES: dict[str, Implementation] = {"flash": flash, "sparse": sparse, "rows": rows, "reference": reference}
+PRAISE = {
+    "flash": "softmax-like, on PyTorch's own kernel",
+    "sparse": "few keys get any weight, and only those are touched",
+}
+
+
+@dataclass(frozen=True)
+class Route:
+    """The route a call takes, and why; prints as one sentence."""
+
+    name: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def choose(call: Call, forced: str | None = None) -> Route:
+    """The route for this call; a forced one is refused if it cannot run the call."""
+    if forced is not None:
+        if not isinstance(forced, str) or forced not in ROUTES:
+            raise UnknownName("route", str(forced), ROUTES)
+        if (why := ROUTES[forced].obstacle(call)) is not None:
+            raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
+    logits = call.logits_shape.numel()
+    if logits == 0 or call.value.shape[-1] == 0:
+        return Route("reference", "no rows, no keys or no values: there is nothing to compute")
+    if call.is_abstract:
+        return Route("reference", "tensors without numbers: only shapes are worked out")
+    if _is_transformed():
+        if forced not in (None, "reference"):
+            raise InvalidValue(
+                f"route = {forced!r} cannot run inside torch.func or forward-mode autograd: leave route unset."
+            )
+        return Route("reference", "inside torch.func or forward-mode autograd, which only dense code can take")
+    if forced is not None:
+        if forced in PRAISE and (why := _too_large(forced, call)) is not None:
+            raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
+        return Route(forced, "asked for")
+    if logits <= SMALL:
+        return Route("reference", f"{logits:,} logits, where dense is fastest")
+    return _step_route(call) if call.is_step else _fast_route(call)
+
+
+def _step_route(call: Call) -> Route:
+    """A few queries against many keys: memory is no question, one pass over the keys is."""
+    if sparse.obstacle(call) is None and (call.rule.scale.is_foldable or _too_large("sparse", call) is None):
+        return Route("sparse", f"{call.rows} queries; {PRAISE['sparse']}")
+    if rows.has_fast_form(call):
+        return Route("rows", f"{call.rows} queries: one pass over the keys")
+    return Route("reference", f"{call.rows} queries: one pass over the keys, in dense code")
+
+
+def _fast_route(call: Call) -> Route:
+    why_not = []
+    for name, praise in PRAISE.items():
+        why = ROUTES[name].obstacle(call) or _too_large(name, call)
+        if why is None:
+            return Route(name, praise)
+        why_not.append(f"not {name}, since {why}")
+    return Route("rows", f"blocks of query rows ({'; '.join(why_not)})")
+
+
+def _too_large(name: str, call: Call) -> str | None:
+    """Why the numbers of a call are too much for a fast route, or None."""
+    if not scaling.has_room(call):
+        return "its numbers are not finite, or products of query and key too large"
+    is_scaled = name == "sparse" or call.return_entropy
+    if (is_scaled or not call.rule.scale.is_foldable) and not scaling.has_digits(call, is_scaled):
+        return "its logits are so large that rounding would spoil their differences"
+    return None
+
+
+def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:
+    """Output and, if the call asks for it, entropy.
+
+    torch.compile sees one opaque operation. Its compiler is asked only if it is loaded, since loading it takes longer
+    than loading torch.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return _run(call, forced)
+    global _opaque
+    if _opaque is None:
+        _opaque = torch._dynamo.disable(_run)
+    return _opaque(call, forced)
+
+
+_opaque: Callable[[Call, str | None], tuple[Tensor, Tensor | None]] | None = None
+
+
+def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
+    """Precision is ours to choose here, so autocast is off inside."""
+    kind = call.query.device.type
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
+        route = ROUTES[choose(call, forced).name]
+        return route.run(replace(call, rule=Rule()) if call.is_abstract and not _is_recorded() else call)
+
+
+def _is_recorded() -> bool:
+    """Is a graph made of what runs, as by ``torch.export``?  Then the rule itself must run, not only its shapes."""
+    recorder: Any = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None
+
+
+def _is_transformed() -> bool:
+    """Does a transform of ``torch.func`` (vmap, grad, jvp, …) or forward-mode autograd look into what runs?"""
+    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0

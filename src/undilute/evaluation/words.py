@@ -1,0 +1,124 @@
+"""Which words are hidden in a haystack, and which of them can a tokenizer tell apart?
+
+Common English names and nouns, of our own choosing. Each list has words with many different first letters, so that a
+tokenizer of single bytes can tell enough of them apart by their first token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Set
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from undilute.errors import InvalidValue
+from undilute.evaluation.pieces import continuation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+NAMES = _listed(
+    """
+    Alice Anna Clara Daniel Emma Felix George Hannah Helen Henry Isabel Jacob Julia Karen Laura Lucas Maria Martin
+    Nina Oliver Oscar Paul Peter Robert Rosa Sarah Simon Sophie Thomas Victor Walter
+    """
+)
+
+KINDS = {  # of things that somebody may have a favourite of; no word stands in two lists
+    "colour": _listed("amber blue crimson green indigo olive pink purple red scarlet turquoise violet yellow"),
+    "animal": _listed("bear camel dolphin eagle fox goat horse lion monkey otter rabbit tiger whale zebra"),
+    "city": _listed("Athens Berlin Cairo Dublin Geneva Lisbon London Madrid Oslo Paris Rome Tokyo Vienna"),
+    "fruit": _listed("apple banana cherry fig grape kiwi lemon mango peach raspberry strawberry tangerine"),
+    "instrument": _listed("banjo cello drum flute guitar harp oboe piano saxophone trumpet ukulele"),
+    "drink": _listed("beer cider juice lemonade milk tea vodka water whiskey coffee rum"),
+    "sport": _listed("archery boxing cricket football golf hockey judo rowing sailing tennis volleyball"),
+    "flower": _listed("daisy iris jasmine lavender magnolia orchid poppy rose sunflower tulip"),
+}
+
+THINGS = _listed(
+    """
+    anchor apron basket blanket bottle bridge button candle carpet castle chimney clock curtain dagger desk diamond
+    drawer envelope engine feather fence fountain garden ghost glove hammer harbor helmet horn island jacket jewel
+    kettle kitchen knife ladder lantern leather marble mirror mountain necklace needle nest oven palace pencil pillow
+    pocket quilt ribbon river rocket rope saddle shoulder spoon statue temple thread tower tunnel umbrella valley
+    vase village wagon wheel window yacht zipper
+    """
+)
+
+Generator = np.random.Generator
+
+
+def standing_in(text: str) -> Set[str]:
+    """The words of a text, in small letters.
+
+    Examples
+    --------
+    >>> sorted(standing_in("Red, red wine."))
+    ['red', 'wine']
+    """
+    return frozenset(re.findall(r"\w+", text.lower()))
+
+
+def names(number: int, taken: Set[str], generator: Generator) -> list[str]:
+    """Different names in random order, in the first place such that are not ``taken``."""
+    drawn = [NAMES[place] for place in generator.permutation(len(NAMES))]
+    return sorted(drawn, key=lambda name: name.lower() in taken)[:number]
+
+
+class Words:
+    """The words that a tokenizer can tell apart by one token.
+
+    What all words begin with (the space before a word is a token of its own in some vocabularies) belongs to the
+    question; the token after it ranks them.
+
+    Parameters
+    ----------
+    tokenizer : of the model
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        every = {word for words in (THINGS, *KINDS.values()) for word in words}
+        tokens = {word: continuation(tokenizer, f" {word}", before="is") for word in sorted(every)}
+        alike = takewhile(lambda column: len(set(column)) == 1, zip(*tokens.values(), strict=False))
+        self.shared = [column[0] for column in alike]
+        rest = {word: own[len(self.shared) :] for word, own in tokens.items()}
+        self.first = {word: own[0] for word, own in rest.items() if own and self._says_something(own[0])}
+        self.lengths = {word: len(own) for word, own in rest.items()}
+
+    def chosen(self, words: Sequence[str], number: int, taken: Set[str], generator: Generator) -> list[str]:
+        """Up to ``number`` of ``words`` in random order that differ in their first token and are not ``taken``.
+
+        Words of few tokens come first: a first token that is a whole word says more than one that is a letter.
+        """
+        free = [word for word in words if word in self.first and word.lower() not in taken]
+        drawn = [free[place] for place in generator.permutation(len(free))]
+        found: dict[int, str] = {}
+        for word in sorted(drawn, key=self.lengths.__getitem__):
+            found.setdefault(self.first[word], word)
+        kept = list(found.values())[:number]
+        return [kept[place] for place in generator.permutation(len(kept))]
+
+    def things(self, number: int, taken: Set[str], generator: Generator) -> list[str]:
+        """So many things of :data:`THINGS`."""
+        found = self.chosen(THINGS, number, taken, generator)
+        if len(found) < number:
+            raise self.too_few(f"{len(found)} of {len(THINGS)} things", number)
+        return found
+
+    def too_few(self, found: str, needed: int) -> InvalidValue:
+        """The error where a tokenizer's tokens, or the text, leave too few words to hide."""
+        return InvalidValue(
+            f"{type(self.tokenizer).__name__} tells only {found} apart by their first token, of those that do not "
+            f"stand in the text: {needed} are needed to ask for one; give haystacks = 0, for no needles."
+        )
+
+    def _says_something(self, token: int) -> bool:
+        return token != self.tokenizer.unk_token_id and bool(str(self.tokenizer.decode([token])).strip())

@@ -1,5 +1,0 @@
-"""Ceiling: what keeps one head that learned on sets of 16 from finding the largest of 16,384 items?"""
-
-from undilute.experiments.ceiling.ceiling import Ceiling
-
-__all__ = ["Ceiling"]

@@ -1,7 +1,0 @@
-"""How does a chart described by its data become a picture?  As PNG and as an interactive one, from the same points."""
-
-from undilute.report.experiment_charts.with_matplotlib import png
-from undilute.report.experiment_charts.with_plotly import figure, interactive, scripts
-from undilute.report.experiment_charts.writing import label
-
-__all__ = ["figure", "interactive", "label", "png", "scripts"]

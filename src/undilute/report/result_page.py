@@ -1,0 +1,186 @@
+"""Results as one HTML file: printed beside computed, interactive charts, and every figure.
+
+The page works from a disk without a network; a content security policy forbids every request and every script but
+plotly and the one that draws with it. All text is escaped, wherever it comes from.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files as resources
+from typing import Any
+
+from undilute.errors import MissingExtra
+from undilute.report import charts as experiment_charts
+from undilute.report.result import Result, Row
+from undilute_papers.report import experiment_text
+from undilute_papers.reproduction.experiment import every
+
+SHOWN_ROWS = 200  # of a table; its CSV file has them all
+SHOWN_COMPARISONS = 12  # the others are folded
+TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
+
+
+def page(results: Sequence[Result]) -> str:
+    """A self-contained page of one result or many; the same results give the same text."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError:
+        raise MissingExtra("jinja2", "plot") from None
+    known = every()
+    scripts = experiment_charts.scripts() if any(result.charts for result in results) else ()
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {
+        "printed": experiment_text.printed,
+        "computed": experiment_text.computed,
+        "counts": experiment_text.counts,
+        "signs": experiment_text.SIGNS,
+        "shown": SHOWN_COMPARISONS,
+        "chart": lambda chart: Markup(experiment_charts.interactive(chart, with_library=False)),
+        "linked": _linked,
+        "duration": duration,
+        "setting": _setting,
+    }
+    comparisons = [each for result in results for each in result.comparisons]
+    made = environment.from_string(_template("experiment.html")).render(
+        parts=[_part(number, result, known) for number, result in enumerate(results, start=1)],
+        kind="treatment" if results and all(result.id in TREATMENTS for result in results) else "reproduction",
+        outcome=experiment_text.outcome(comparisons) if comparisons or not results else "",
+        total=experiment_text.counts(comparisons),
+        style=Markup(_template("experiment.css")),
+        scripts=[Markup(script) for script in scripts],
+        hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
+    )
+    return made.encode(errors="replace").decode()  # halves of characters, which no file can hold
+
+
+def _part(number: int, result: Result, known: Mapping[str, Any]) -> dict[str, Any]:
+    """One experiment as the template wants it."""
+    title, source = _heading(result, known)
+    tables = zip(result.tables.items(), table_files(result), strict=True)
+    return {
+        "anchor": f"experiment-{number}",
+        "title": title,
+        "source": source,
+        "result": result,
+        "charts": list(zip(result.charts, chart_files(result), strict=True)),
+        "tables": [_table(name, rows, file) for (name, rows), file in tables],
+    }
+
+
+def _heading(result: Result, known: Mapping[str, Any]) -> tuple[str, str]:
+    """Title and source of a result."""
+    if result.id in known:
+        shows = known[result.id].shows
+        return shows[:1].upper() + shows[1:], known[result.id].source
+    model, rules = (_setting(result.settings.get(name, "")) for name in ("model", "rules"))
+    if result.id == "treat":
+        return f"{model} under {rules}", "before and after, on the same text and the same questions"
+    if result.id == "compare":
+        return f"Rules compared on {model}", f"{rules}, on the same text and the same questions"
+    return result.id, ""
+
+
+def _table(name: str, rows: Sequence[Row], file: str) -> dict[str, Any]:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    shown = rows[:SHOWN_ROWS]
+    return {
+        "name": name,
+        "file": file,
+        "rows": len(rows),
+        "columns": [(column, _numeric(shown, column)) for column in columns],
+        "cells": [[cell(row.get(column)) for column in columns] for row in shown],
+    }
+
+
+def _numeric(rows: Sequence[Row], column: str) -> bool:
+    return not any(isinstance(row.get(column), str | bool) for row in rows)
+
+
+def cell(value: object) -> str:
+    """One value of a table, for reading.
+
+    Examples
+    --------
+    >>> cell(1024), cell(0.123456789), cell(True), cell(None), cell(float("nan"))
+    ('1,024', '0.123457', 'yes', '–', '–')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return experiment_charts.label(value, 6) if isinstance(value, int | float) else str(value)
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_setting, value))
+    return cell(value)
+
+
+def duration(seconds: float) -> str:
+    """How long it took, as people say it.
+
+    Examples
+    --------
+    >>> duration(0.3), duration(75), duration(9000)
+    ('less than a second', '1 min 15 s', '2 h 30 min')
+    """
+    if math.isnan(seconds):
+        return "not known"
+    if seconds < 1:
+        return "less than a second"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def table_files(result: Result) -> list[str]:
+    """Names of the CSV files, in the order of the tables.
+
+    Examples
+    --------
+    >>> table_files(Result("x", {}, [], [], {"Every seed": [], "every-seed": []}, []))
+    ['every-seed.csv', 'every-seed-2.csv']
+    """
+    return _file_names(list(result.tables), "csv")
+
+
+def chart_files(result: Result) -> list[str]:
+    """Names of the PNG files, in the order of the charts."""
+    return _file_names([chart.name for chart in result.charts], "png")
+
+
+def _file_names(names: Sequence[str], ending: str) -> list[str]:
+    made: list[str] = []
+    for name in names:
+        plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "unnamed"
+        number, each = 1, f"{plain}.{ending}"
+        while each in made:
+            number += 1
+            each = f"{plain}-{number}.{ending}"
+        made.append(each)
+    return made
+
+
+def _linked(source: str) -> Any:
+    """A source whose arXiv numbers are links."""
+    from markupsafe import Markup, escape
+
+    parts = ARXIV.split(source)  # text, number, text, number, …
+    texts = [escape(text) for text in parts[::2]]
+    links = [Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(number) for number in parts[1::2]]
+    return Markup("").join(part for pair in zip(texts, [*links, ""], strict=True) for part in pair)
+
+
+def _template(name: str) -> str:
+    return resources("undilute.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,0 +1,53 @@
+"""``undilute audit``: which statements of the papers are true?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from undilute.cli.files import put
+
+console = Console()
+
+
+def audit_statements(
+    id: Annotated[
+        str | None, typer.Argument(help="One statement, such as B13, with its parts; all by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random cases; every verdict must reproduce from any.")] = 0,
+    details: Annotated[
+        bool, typer.Option("--details", help="Printed and corrected form, proof, numbers, plot.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with formulas and plots.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the plots of --details.")] = Path("undilute-out/audit"),
+) -> None:
+    """Every statement of the papers: verdict, and evidence computed now; exit code 1 if one does not reproduce."""
+    from undilute import files
+    from undilute_papers import audit
+    from undilute_papers.report import audit_page, audit_plots, audit_table
+
+    chosen = audit.statements(id)
+    drawn = {output / f"{each.id}.png": each.curve for each in chosen if details and each.curve is not None}
+    files.check_writable(*filter(None, (html, as_json)), *drawn)
+    with Progress(console=console, transient=True) as progress:
+        results = [each.run(seed) for each in progress.track(chosen, description="checking …")]
+    contents: dict[Path, str | bytes] = {}
+    if details:
+        for result in results:
+            console.print(audit_table.details(result))
+        contents |= {path: audit_plots.draw(curve(), "png") for path, curve in drawn.items()}
+    else:
+        console.print(audit_table.terminal(results))
+    console.print(audit_table.summary(results, seed), highlight=False)
+    if html is not None:
+        contents[html] = audit_page.page(results, seed)
+    if as_json is not None:
+        contents[as_json] = audit_page.to_json(results, seed)
+    put(contents)
+    if not all(result.reproduces for result in results):
+        raise typer.Exit(1)

@@ -1,0 +1,96 @@
+"""``undilute bench`` and ``undilute bench-diagnosis``: time and memory as ratios, each measured in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.text import Text
+
+from undilute import rules
+from undilute.cli import treat as cli_treat
+from undilute.cli.files import put
+from undilute.rules.parameters import count, whole
+
+console = Console()
+
+
+def bench_diagnosis(
+    model: Annotated[str, typer.Option(help="As for diagnose.")] = "smollm2",
+    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "2048,8192",
+    repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 3,
+    dense: Annotated[int, typer.Option(help="Up to how many tokens to measure output_attentions=True too.")] = 2048,
+    output: Annotated[Path, typer.Option(help="Folder for the file.")] = Path("undilute-out/bench"),
+) -> None:
+    """Time and memory of a diagnosis beside the forward pass it watches, measured in one run: table and JSON."""
+    from undilute import files, models
+    from undilute.diagnosis.diagnose import tokens
+    from undilute.models import texts
+    from undilute_papers.bench import diagnosis_cost, speed
+
+    sizes = cli_treat.whole_numbers("--lengths", lengths)
+    count("--repeat", repeat)
+    whole("--dense", dense, 0)
+    files.check_writable(output / "diagnosis.json", read=[Path(model)])
+    with console.status(Text(f"loading {model} …")):
+        network, tokenizer = models.load(model)
+    read = [tokens(tokenizer, texts.shipped(), network, length) for length in sizes]
+    with Progress(console=console, transient=True) as progress:
+        every = progress.track(read, description="measuring …")
+        costs = [cost for ids in every for cost in diagnosis_cost.measure(network, ids, repeat=repeat, dense=dense)]
+    console.print(diagnosis_cost.table(costs))
+    command = f"undilute bench-diagnosis --model {model} --lengths {lengths} --repeat {repeat} --dense {dense}"
+    put({output / "diagnosis.json": diagnosis_cost.to_json(costs, speed.machine(), command)})
+
+
+BENCHED = (
+    "temperature,ssmax,logn,softmax1,sink,adaptive,sparsemax,entmax15,entmax,focus,"
+    "sigmoid,sa-softmax,softpick,top-k,hard"
+)
+
+
+def bench(
+    which: Annotated[str, typer.Option("--rules", help="Names separated by commas.")] = BENCHED,
+    lengths: Annotated[str, typer.Option(help="Lengths separated by commas.")] = "1024,4096,16384",
+    spreads: Annotated[str, typer.Option(help="Spread of the logits: normal, diffuse (0.3), sharp (3).")] = "normal",
+    backward: Annotated[bool, typer.Option(help="Measure forward + backward too.")] = True,
+    decode: Annotated[int, typer.Option(help="Keys for one decoding step; 0 for none.")] = 32_768,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
+    repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 5,
+    dense: Annotated[int, typer.Option(help="Up to how many keys to measure dense code too.")] = 4096,
+    output: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("undilute-out/bench"),
+) -> None:
+    """Time and memory of each rule as ratios to torch's own attention, measured in one run: table, JSON and chart."""
+    from undilute import files
+    from undilute_papers.bench import speed, speed_report
+
+    chosen = {name: rules.get(name) for name in map(str.strip, which.split(","))}
+    if "entmax" in chosen:
+        chosen["entmax 1.3"] = rules.get("entmax", alpha=1.3)  # its default, 1.5, is entmax15 once more
+        del chosen["entmax"]
+    sizes = cli_treat.whole_numbers("--lengths", lengths)
+    count("--heads", heads)
+    count("--repeat", repeat)
+    whole("--dense", dense, 0)
+    files.check_writable(output / "speed.json", output / "speed.png")
+    every = speed.settings(sizes, [s.strip() for s in spreads.split(",")], backward, decode)
+    figures: list[speed.Figure] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("measuring …", total=len(every))
+        for setting in every:
+            figures += speed.measure(setting, chosen, heads=heads, repeat=repeat, dense=dense)
+            progress.advance(task)
+    for table in speed_report.terminal(figures):
+        console.print(table)
+    machine = speed.machine()
+    command = f"undilute bench --rules {which} --lengths {lengths} --spreads {spreads} --decode {decode}"
+    command += f" --heads {heads} --repeat {repeat} --dense {dense}{'' if backward else ' --no-backward'}"
+    subtitle = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {heads} heads"
+    contents: dict[str, str | bytes] = {
+        "speed.json": speed_report.to_json(figures, machine, command),
+        "speed.png": speed_report.chart(figures, subtitle),
+    }
+    put({output / name: content for name, content in contents.items()})
