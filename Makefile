@@ -41,7 +41,7 @@ fuzz: $(STAMP) ## random calls on every route against the reference, until somet
 	$(BIN)/python -m tests.engine.fuzzing $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 docs: $(STAMP) ## README's table and picture, and the API pages in build/docs
-	$(BIN)/python docs/make.py
+	$(BIN)/python -m docs.make
 
 clean:
 	rm -rf $(VENV) build undilute-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,6 +19,7 @@ from undilute.report import rule_table
 from undilute_papers.audit import properties
 from undilute_papers.bench import diagnosis_cost, speed, speed_report
 from undilute_papers.report import audit_page
+from undilute_papers.reproduction import experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ("forward", "training", "long", "long-training", "focus")
@@ -33,7 +34,7 @@ COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 def current(text: str) -> str:
     """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
     figures = [figure for name in RESULTS for figure in measured(name)]
-    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
+    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS, experiment.ORDER)}
     retrieval = results["max-retrieval"]
     treatments = sorted(TREATMENTS.glob("*/results.json"))
     tables = {
@@ -67,7 +68,7 @@ def filled(text: str, tables: dict[str, str]) -> str:
 
 def experiments(text: str) -> str:
     """docs/focus.md with what it takes from the committed results made anew."""
-    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS)}
+    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS, experiment.ORDER)}
     retrieval, longer = results["max-retrieval"], results["length-generalisation"]
     figures = [figure for name in ("focus", "focus-spreads") for figure in measured(name)]
     tables = {
@@ -95,7 +96,7 @@ def focus(text: str) -> str:
 
 def reproduction() -> str:
     """docs/reproduction.md: every committed result in words, beside what was printed."""
-    return experiment_markdown.page(experiment_files.gathered(EXPERIMENTS), "results")
+    return experiment_markdown.page(experiment_files.gathered(EXPERIMENTS, experiment.ORDER), "results")
 
 
 def architectures() -> str:
@@ -141,5 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(ROOT))  # the table of architectures is the tests'
     main()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from docs.tables.markdown import table
 
+from undilute.report.comparisons import computed, counts, printed
 from undilute.report.result import Result, Row, Verdict
 from undilute.report.result_page import chart_files
-from undilute_papers.report.experiment_text import computed, counts, printed
 from undilute_papers.reproduction.evaluated import ARGMAX
 from undilute_papers.reproduction.experiment import every
 from undilute_papers.sharpness.ceiling.training import FOCUS, OWN

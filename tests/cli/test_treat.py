@@ -13,7 +13,7 @@ import undilute
 from tests.command import Here
 from tests.evaluation.tokenizers import byte_level
 from undilute.models import load, texts
-from undilute.report import experiment_files
+from undilute.report import result_files as experiment_files
 
 BOOK = texts.shipped()[:40_000]
 VOCABULARY = 2000

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from tests.models.attending import dense_layers, random_model, tokens
 from undilute.errors import InvalidValue
 from undilute.evaluation.spread import _stacked, spread, watching
-from undilute.measures.entropy import entropy
+from undilute.rules.entropy import entropy
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma3"])

@@ -16,8 +16,9 @@ from tests.report.test_result_page import Elements
 from undilute.evaluation.changes import changes
 from undilute.evaluation.outcome import TASKS, Cost, Evaluation
 from undilute.evaluation.sentences import findings
-from undilute.report import experiment_files, experiment_page
-from undilute.report import treatment_figures as figures
+from undilute.report import evaluation_figures as figures
+from undilute.report import result_files as experiment_files
+from undilute.report import result_page as experiment_page
 from undilute.report.evaluation_result import compared, treated
 from undilute.report.result import Chart, HeatMap, Result
 

@@ -19,7 +19,7 @@ import torch
 from tests.disk import full_disk
 from tests.report.results import ROWS, dilution, hostile, temperature
 from undilute.errors import InvalidValue
-from undilute.report import experiment_files as kept
+from undilute.report import result_files as kept
 from undilute.report.result import Chart, HeatMap, Result, Series
 
 SMALL = Result(

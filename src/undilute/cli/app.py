@@ -1,6 +1,6 @@
 """The ``undilute`` command: the library's own commands, and those that installed packages bring.
 
-A package adds a command by an entry point of the group ``undilute.commands`` that names a function or a ``typer.Typer``.
+A package adds a command by an entry point of the group ``undilute.commands``: a function, or a ``typer.Typer``.
 ``undilute_papers``, in the same distribution, adds ``audit``, ``reproduce``, ``plot`` and ``bench`` in this way.
 """
 

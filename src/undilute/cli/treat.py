@@ -23,8 +23,8 @@ from rich.text import Text
 from undilute import interrupts, rules
 from undilute.cli.files import wrote
 from undilute.errors import InvalidValue, MissingExtra
+from undilute.progress import Progress as OnProgress
 from undilute.rules.parameters import count
-from undilute_papers.reproduction.experiment import Progress as OnProgress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -435,7 +435,8 @@ def _compared(evaluations: Sequence[Evaluation], seed: int) -> Result:
 
 def _finish(result: Result, folder: Path, plans: Mapping[str, Plan], save_plan: Path | None = None) -> None:
     """Write everything or nothing; ``save_plan`` is where the only plan goes too."""
-    from undilute.report import experiment_files, treatment_text
+    from undilute.report import evaluation_text as treatment_text
+    from undilute.report import result_files as experiment_files
 
     also = {name: plan.to_json() for name, plan in plans.items()}
     elsewhere = {} if save_plan is None else {save_plan: also[PLAN]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,11 +19,11 @@ from undilute.diagnosis.kinds import Thresholds
 from undilute.diagnosis.result import Diagnosis, Subject
 from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
 from undilute.errors import InvalidValue
-from undilute.models import texts
 from undilute.models.capture import Capture, LayerSample, X, capture
+from undilute.models.first_tokens import tokens
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
 from undilute.models.intercept import check_attended, check_supported
-from undilute.models.limits import maximum_length, readable_length
+from undilute.models.limits import maximum_length
 from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 USUAL_TARGET = 131_072
 USUAL_ROWS = 64  # of each head, nine in each octave of n at 2,048 tokens: more rows of one text add little
 FEWEST_ROWS = 16
-SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
-CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
 ENCODER_ROWS = 16  # sampled at each length
 
 
@@ -120,26 +118,6 @@ def diagnose(
     )
 
 
-def tokens(
-    tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, model: PreTrainedModel, length: int | None
-) -> Tensor:
-    """The token ids to read: (tokens,)."""
-    if length is not None and count("length", length) < SHORTEST_LENGTH:
-        raise InvalidValue(
-            f"length = {length}: must be at least {SHORTEST_LENGTH} tokens, or there is no curve to fit."
-        )
-    wanted = readable_length(model, length)
-    if not isinstance(text, str | Tensor):
-        raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
-    ids = texts.known_tokens(text if isinstance(text, Tensor) else _tokenised(tokenizer, text, wanted), model)
-    if len(ids) < (length or SHORTEST_LENGTH):
-        raise InvalidValue(
-            f"the text has {len(ids):,} tokens: must be at least {length or SHORTEST_LENGTH:,}; give a longer text"
-            + (" or a smaller length." if length else ".")
-        )
-    return ids[:wanted]
-
-
 def measured(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, capturing: Capture
 ) -> list[LayerSample]:
@@ -177,23 +155,6 @@ def pieces(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor) -> list[str]:
     if tokenizer is None:
         return [f" {number}" for number in ids.tolist()]
     return [str(tokenizer.decode([number])) for number in ids.tolist()]
-
-
-def _tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:
-    if tokenizer is None:
-        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
-    if not text.strip():
-        raise InvalidValue("the text is empty: must be text to read.")
-    ids = _encode(tokenizer, text[: wanted * CHARACTERS])
-    if len(ids) < wanted and len(text) > wanted * CHARACTERS:
-        ids = _encode(tokenizer, text)
-    return ids
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> Tensor:
-    encoded: Any = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)
-    ids: Tensor = encoded["input_ids"][0]
-    return ids
 
 
 def _shortened(tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, length: int) -> Tensor:

@@ -262,3 +262,12 @@ def _check_pairs(before: Evaluation, after: Evaluation) -> None:
         raise InvalidValue(
             f"{before.label!r} and {after.label!r} answered different questions: evaluate both with the same settings."
         )
+
+
+def likelihood(p_value: float) -> str:
+    """A p-value in a sentence.
+
+    >>> likelihood(0.0004), likelihood(0.0123)
+    ('p < 0.001', 'p = 0.012')
+    """
+    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"

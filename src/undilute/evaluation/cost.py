@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
+from undilute.evaluation.memory import extra_memory
 from undilute.evaluation.outcome import Cost
 from undilute.models.forward_pass import evaluating
 from undilute.rules.parameters import count
-from undilute_papers.bench.speed import extra_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -27,8 +27,8 @@ from undilute.models import splits, text_loss
 from undilute.models.forward_pass import check_reads_tokens
 from undilute.models.limits import readable_length
 from undilute.models.texts import known_tokens
+from undilute.progress import Progress, quiet
 from undilute.rules.parameters import whole
-from undilute_papers.reproduction.experiment import Progress, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from undilute.evaluation.changes import ENTROPY, LOG_PROBABILITY, LOSS, RECALL, Change, Verdict, after_tokens, change
+from undilute.evaluation.changes import (
+    ENTROPY,
+    LOG_PROBABILITY,
+    LOSS,
+    RECALL,
+    Change,
+    Verdict,
+    after_tokens,
+    change,
+    likelihood,
+)
 from undilute.evaluation.outcome import TASKS, Answer, Evaluation, Task
 from undilute.models.text_loss import position_buckets
-from undilute_papers.reproduction.over_seeds import likelihood
 
 IS = {"better": "is better", "worse": "is worse", "no clear difference": "shows no clear difference"}
 FEWEST_BLOCKS = 6  # of equal sign for a p-value below 0.05: 2 / 2 ** 6

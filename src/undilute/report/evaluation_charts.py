@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from undilute.evaluation.changes import LOSS, RUN, Change, after_tokens
 from undilute.evaluation.outcome import Answer, Evaluation, Task
 from undilute.models.text_loss import position_buckets
-from undilute.report import treatment_figures as figures
+from undilute.report import evaluation_figures as figures
 from undilute.report.result import Chart, HeatMap, Series
 
 BLOCKS = f"Shaded: 95 % intervals over runs of {RUN} tokens; what counts is the paired difference in the table."

@@ -14,8 +14,8 @@ from undilute.evaluation.outcome import Evaluation
 from undilute.evaluation.sentences import amount, guessed_tasks
 from undilute.evaluation.sentences import figures as in_figures
 from undilute.models.text_loss import position_buckets
-from undilute.report import treatment_charts
-from undilute.report import treatment_figures as figures
+from undilute.report import evaluation_charts as treatment_charts
+from undilute.report import evaluation_figures as figures
 from undilute.report.result import Chart, HeatMap, Result, Row
 
 Changes = Mapping[str, Sequence[Change]]  # by the label of what is compared with the model as it was

@@ -22,7 +22,6 @@ from undilute.report import charts as experiment_charts
 from undilute.report import result_page as experiment_page
 from undilute.report.result import Better, Chart, Comparison, HeatMap, Result, Row, Series, Verdict
 from undilute.report.result_page import chart_files, table_files
-from undilute_papers.reproduction.experiment import every
 
 SCHEMA = "undilute.experiment/1"
 HALVES = re.compile("[\ud800-\udfff]")  # of characters, which no file can hold as they are
@@ -34,7 +33,11 @@ RESULTS, PAGE = "results.json", "index.html"
 
 
 def save(
-    result: Result, folder: Path, also: Mapping[str, str] | None = None, elsewhere: Mapping[Path, str] | None = None
+    result: Result,
+    folder: Path,
+    also: Mapping[str, str] | None = None,
+    elsewhere: Mapping[Path, str] | None = None,
+    headings: experiment_page.Headings | None = None,
 ) -> list[Path]:
     """Write everything into ``folder``, or nothing if a chart cannot be drawn or a file cannot be written.
 
@@ -46,13 +49,14 @@ def save(
     folder : where to; made if it is not there
     also : further files that belong to it, by name
     elsewhere : further files that belong to it and lie in other places
+    headings : as for :func:`undilute.report.result_page.page`
     """
     contents: dict[str, str | bytes] = dict(also or {})
     for name, rows in zip(table_files(result), result.tables.values(), strict=True):
         contents[name] = csv_bytes(rows)
     for name, chart in zip(chart_files(result), result.charts, strict=True):
         contents[name] = experiment_charts.png(chart)
-    contents[PAGE] = experiment_page.page([result])
+    contents[PAGE] = experiment_page.page([result], headings)
     contents[RESULTS] = to_json(result)
     outdated = set(_earlier_files(result, folder)) - set(contents)
     written = files.write_all({**(elsewhere or {}), **{folder / name: each for name, each in contents.items()}})
@@ -80,11 +84,10 @@ def load(folder: Path) -> Result:
         raise InvalidValue(f"cannot read {str(path)!r}: {error}") from None
 
 
-def gathered(folder: Path) -> list[Result]:
-    """The results of all folders directly inside ``folder``, in the order of the papers, then of their names."""
+def gathered(folder: Path, order: Sequence[str] = ()) -> list[Result]:
+    """The results of all folders directly inside ``folder``: first those in ``order``, then by their names."""
     if not folder.is_dir():
         raise InvalidValue(f"cannot read {str(folder)!r}: no such folder; choose the one that holds the runs.")
-    order = list(every())
     found = [load(path.parent) for path in sorted(folder.glob(f"*/{RESULTS}"))]
     return sorted(found, key=lambda result: order.index(result.id) if result.id in order else len(order))
 

@@ -16,31 +16,36 @@ from typing import Any
 
 from undilute.errors import MissingExtra
 from undilute.report import charts as experiment_charts
+from undilute.report import comparisons as texts
 from undilute.report.result import Result, Row
-from undilute_papers.report import experiment_text
-from undilute_papers.reproduction.experiment import every
 
+Headings = Mapping[str, tuple[str, str]]
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
 SHOWN_COMPARISONS = 12  # the others are folded
 TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
 
 
-def page(results: Sequence[Result]) -> str:
-    """A self-contained page of one result or many; the same results give the same text."""
+def page(results: Sequence[Result], headings: Headings | None = None) -> str:
+    """A self-contained page of one result or many; the same results give the same text.
+
+    Parameters
+    ----------
+    results : in the order of the page
+    headings : (title, source) of results by id, of those that are neither a treatment nor a comparison of rules
+    """
     try:
         import jinja2
         from markupsafe import Markup
     except ImportError:
         raise MissingExtra("jinja2", "plot") from None
-    known = every()
     scripts = experiment_charts.scripts() if any(result.charts for result in results) else ()
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {
-        "printed": experiment_text.printed,
-        "computed": experiment_text.computed,
-        "counts": experiment_text.counts,
-        "signs": experiment_text.SIGNS,
+        "printed": texts.printed,
+        "computed": texts.computed,
+        "counts": texts.counts,
+        "signs": texts.SIGNS,
         "shown": SHOWN_COMPARISONS,
         "chart": lambda chart: Markup(experiment_charts.interactive(chart, with_library=False)),
         "linked": _linked,
@@ -49,10 +54,10 @@ def page(results: Sequence[Result]) -> str:
     }
     comparisons = [each for result in results for each in result.comparisons]
     made = environment.from_string(_template("experiment.html")).render(
-        parts=[_part(number, result, known) for number, result in enumerate(results, start=1)],
+        parts=[_part(number, result, headings or {}) for number, result in enumerate(results, start=1)],
         kind="treatment" if results and all(result.id in TREATMENTS for result in results) else "reproduction",
-        outcome=experiment_text.outcome(comparisons) if comparisons or not results else "",
-        total=experiment_text.counts(comparisons),
+        outcome=texts.outcome(comparisons) if comparisons or not results else "",
+        total=texts.counts(comparisons),
         style=Markup(_template("experiment.css")),
         scripts=[Markup(script) for script in scripts],
         hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
@@ -60,9 +65,9 @@ def page(results: Sequence[Result]) -> str:
     return made.encode(errors="replace").decode()  # halves of characters, which no file can hold
 
 
-def _part(number: int, result: Result, known: Mapping[str, Any]) -> dict[str, Any]:
+def _part(number: int, result: Result, headings: Headings) -> dict[str, Any]:
     """One experiment as the template wants it."""
-    title, source = _heading(result, known)
+    title, source = _heading(result, headings)
     tables = zip(result.tables.items(), table_files(result), strict=True)
     return {
         "anchor": f"experiment-{number}",
@@ -74,11 +79,10 @@ def _part(number: int, result: Result, known: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _heading(result: Result, known: Mapping[str, Any]) -> tuple[str, str]:
+def _heading(result: Result, headings: Headings) -> tuple[str, str]:
     """Title and source of a result."""
-    if result.id in known:
-        shows = known[result.id].shows
-        return shows[:1].upper() + shows[1:], known[result.id].source
+    if result.id in headings:
+        return headings[result.id]
     model, rules = (_setting(result.settings.get(name, "")) for name in ("model", "rules"))
     if result.id == "treat":
         return f"{model} under {rules}", "before and after, on the same text and the same questions"

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
-from undilute.rules import rows
+from undilute.rules import masked as rows
 from undilute.rules.parameters import Parametrised, as_it_is, count
 
 Hide = Callable[[float], object]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.measures.entropy import entropy
+from undilute.rules.entropy import entropy
 from undilute.theory.dispersion import Bounds, relevant_weight
 from undilute.theory.inputs import Array, distribution, numbers
 

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from undilute.errors import InvalidValue
-from undilute.measures.entropy import entropy_of_logits
+from undilute.progress import Progress, quiet
 from undilute.report.result import Chart, Comparison, Result, Row, Series
+from undilute.rules.entropy import entropy_of_logits
 from undilute.rules.parameters import count, number
 from undilute_papers.audit import blog
-from undilute_papers.reproduction.experiment import Experiment, Progress, option, quiet
+from undilute_papers.reproduction.experiment import Experiment, option
 
 BITS = math.log(2.0)
 TOO_LOW = 0.1  # at most this temperature can stand for the article's "too low"; it tries 0.1 and 0.01

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undilute.measures.entropy import entropy, entropy_of_logits
+from undilute.rules.entropy import entropy, entropy_of_logits
 from undilute.theory import capacity, dispersion
 from undilute_papers.audit.sources import BLOG
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement

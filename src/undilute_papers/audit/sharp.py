@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from undilute.measures.entropy import entropy, entropy_of_logits
 from undilute.rules import EntropyAdaptive, get
+from undilute.rules.entropy import entropy, entropy_of_logits
 from undilute.rules.scales.entropy_adaptive import PUBLISHED
 from undilute.theory import adaptive, dispersion
 from undilute.theory.dispersion import Bounds

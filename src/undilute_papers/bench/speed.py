@@ -6,8 +6,6 @@ the machine does not hit one rule alone. Ratio 1 is ``F.scaled_dot_product_atten
 
 from __future__ import annotations
 
-import ctypes
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +18,7 @@ from torch.nn import functional as F
 
 from undilute.engine.api import attention, explain
 from undilute.errors import InvalidValue
+from undilute.evaluation.memory import extra_memory
 from undilute.rules.base import Rule
 from undilute.rules.parameters import whole
 
@@ -166,22 +165,3 @@ def _dense(weigh: Callable[[Tensor], Tensor]) -> Attend:
         return weigh(logits) @ v
 
     return attend
-
-
-def extra_memory(run: Callable[[], object]) -> float | None:
-    """Megabytes by which ``run()`` raises this process's resident memory at its peak; None where Linux is not there."""
-    try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # resets the peak
-        before = _status("VmRSS")
-        run()
-        return max(0.0, (_status("VmHWM") - before) / 1024)
-    except OSError:
-        return None
-
-
-def _status(field: str) -> int:
-    """A field of /proc/self/status in kB."""
-    with open(f"/proc/{os.getpid()}/status") as file:
-        return int(next(line.split()[1] for line in file if line.startswith(field)))

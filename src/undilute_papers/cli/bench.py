@@ -27,8 +27,8 @@ def bench_diagnosis(
 ) -> None:
     """Time and memory of a diagnosis beside the forward pass it watches, measured in one run: table and JSON."""
     from undilute import files, models
-    from undilute.diagnosis.diagnose import tokens
     from undilute.models import texts
+    from undilute.models.first_tokens import tokens
     from undilute_papers.bench import diagnosis_cost, speed
 
     sizes = cli_treat.whole_numbers("--lengths", lengths)

@@ -14,12 +14,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from typer.core import TyperGroup
-from undilute.cli.files import put, wrote
 
 from undilute import interrupts
+from undilute.cli.files import put, wrote
 from undilute.errors import InvalidValue, MissingExtra, UndiluteError
+from undilute.report.comparisons import outcome
 from undilute.report.result import Result, versions
-from undilute_papers.reproduction.experiment import Experiment, every
+from undilute_papers.reproduction.experiment import Experiment, every, headings
 
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
@@ -101,17 +102,16 @@ def _folder(quick: bool) -> Path:
 def _report(output: Path) -> None:
     from undilute.report import result_files as experiment_files
     from undilute.report import result_page as experiment_page
-    from undilute_papers.report import experiment_text
 
-    results = experiment_files.gathered(output)
+    results = experiment_files.gathered(output, list(every()))
     if not results:
         quick = any(output.glob(f"{QUICK}/*/{experiment_files.RESULTS}"))
         first = "run `undilute reproduce all --quick` and give --quick, or choose another --output"
         hint = "give --quick for those of quick runs" if quick else first
         raise InvalidValue(f"no results in {str(output)!r}: {hint}.")
-    comparisons = [each for result in results for each in result.comparisons]
-    console.print(experiment_text.outcome(comparisons), markup=False, highlight=False)
-    put({output / "index.html": experiment_page.page(results)})
+    found = [each for result in results for each in result.comparisons]
+    console.print(outcome(found), markup=False, highlight=False)
+    put({output / "index.html": experiment_page.page(results, headings())})
 
 
 def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
@@ -133,7 +133,7 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     if not resume:
         experiment.forget()
     result = _with_progress(experiment)
-    experiment_files.save(result, folder)
+    experiment_files.save(result, folder, headings=headings())
     interrupts.keep(f"the results of {experiment.id} had been written to {str(folder)!r}")
     for part in experiment_text.terminal(result):
         console.print(part)
@@ -141,7 +141,7 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
 
 
 def _is_done(experiment: Experiment, folder: Path) -> bool:
-    from undilute.report import experiment_files
+    from undilute.report import result_files as experiment_files
 
     try:
         before = experiment_files.load(folder)

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from undilute.diagnosis.diagnose import SHORTEST_LENGTH
 from undilute.engine.threads import share
 from undilute.errors import InvalidValue
 from undilute.measures.attention_rows import FLOOR
+from undilute.models.first_tokens import SHORTEST_LENGTH
 from undilute.rules.parameters import count
 from undilute_papers.reproduction.attended import Layer, X, each_layer, evenly, selected_from
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from undilute.diagnosis.diagnose import SHORTEST_LENGTH, tokens
 from undilute.errors import InvalidValue
 from undilute.models import loading, texts
 from undilute.models.attention_call import AttentionCall
+from undilute.models.first_tokens import SHORTEST_LENGTH, tokens
 from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.intercept import Attention, check_attended, intercepted
 from undilute.models.limits import readable_length

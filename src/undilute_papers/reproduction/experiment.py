@@ -20,20 +20,15 @@ import inspect
 import pkgutil
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from undilute.errors import UnknownName
+from undilute.progress import Progress, quiet
 from undilute.report.result import Chart, Comparison, HeatMap, Result, Row
 from undilute.rules.parameters import whole
-
-Progress = Callable[[float, str], None]
-
-
-def quiet(share: float, doing: str) -> None:
-    """Progress for nobody: ``share`` in [0, 1] is done, and ``doing`` is under way."""
 
 
 def option(default: Any, help: str, changes_figures: bool = True) -> Any:
@@ -132,12 +127,20 @@ def every() -> dict[str, type[Experiment]]:
     >>> every()["distance"].source
     'arXiv:2508.17821v1, Fig. 2a and 2b'
     """
-    from undilute import experiments
+    import undilute_papers
 
-    for module in pkgutil.iter_modules(experiments.__path__):
-        importlib.import_module(f"{experiments.__name__}.{module.name}")
+    for folder in pkgutil.iter_modules(undilute_papers.__path__):
+        if folder.ispkg and folder.name not in OTHER_ROOMS:
+            package = importlib.import_module(f"undilute_papers.{folder.name}")
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"{package.__name__}.{module.name}")
     found = {cls.id: cls for cls in _subclasses(Experiment) if not inspect.isabstract(cls)}
     return {id: found[id] for id in sorted(found, key=lambda id: (ORDER.index(id) if id in ORDER else len(ORDER), id))}
+
+
+def headings() -> dict[str, tuple[str, str]]:
+    """Title and source of every experiment's page, by id."""
+    return {id: (cls.shows[:1].upper() + cls.shows[1:], cls.source) for id, cls in every().items()}
 
 
 def _subclasses(base: type[Any]) -> Iterator[type[Experiment]]:
@@ -146,6 +149,7 @@ def _subclasses(base: type[Any]) -> Iterator[type[Experiment]]:
         yield from _subclasses(cls)
 
 
+OTHER_ROOMS = ("audit", "bench", "cli", "report", "reproduction", "rule_curves")  # folders without experiments
 ORDER = (
     "dilution",
     "temperature",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from undilute.evaluation.changes import likelihood
+
 SIGNIFICANT = 0.05  # a p-value below it
 ENOUGH_SEEDS = 5  # for a paired test to mean anything
 
@@ -53,15 +55,6 @@ def in_common(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[list[floa
     """
     both = [seed for seed in a if seed in b]
     return [a[seed] for seed in both], [b[seed] for seed in both]
-
-
-def likelihood(p_value: float) -> str:
-    """A p-value in a sentence.
-
-    >>> likelihood(0.0004), likelihood(0.0123)
-    ('p < 0.001', 'p = 0.012')
-    """
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 def leads(own: Mapping[int, float], others: Mapping[str, Mapping[int, float]]) -> str:

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from undilute import files
+from undilute.progress import Progress
 from undilute.report.result import versions
 from undilute_papers.reproduction.checkpoint import Checkpoint
-from undilute_papers.reproduction.experiment import Progress
 from undilute_papers.reproduction.workers import Report, run_all
 
 EVERY = 20  # steps between reports

@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 
 from undilute import rules as registered
 from undilute.errors import InvalidValue
+from undilute.progress import Progress, quiet
 from undilute.report.result import Result
 from undilute.rules.parameters import count
-from undilute_papers.reproduction.experiment import Experiment, Progress, option, quiet
+from undilute_papers.reproduction.experiment import Experiment, option
 from undilute_papers.reproduction.training import Job, Run, carry_out_all, forget, seconds
 from undilute_papers.reproduction.workers import cores
 

@@ -21,7 +21,7 @@ import torch
 
 from undilute import interrupts
 from undilute.errors import WorkerKilled
-from undilute_papers.reproduction.experiment import Progress
+from undilute.progress import Progress
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from undilute.errors import InvalidValue
-from undilute.measures.entropy import entropy
 from undilute.rules.base import Rule
+from undilute.rules.entropy import entropy
 from undilute.rules.parameters import count, number
 
 LENGTHS = tuple(2**k for k in range(1, 17))

@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from undilute.diagnosis.diagnose import SHORTEST_LENGTH, encoder_lengths
+from undilute.diagnosis.diagnose import encoder_lengths
 from undilute.errors import InvalidValue
+from undilute.models.first_tokens import SHORTEST_LENGTH
 from undilute.models.limits import maximum_length
+from undilute.progress import Progress, quiet
 from undilute.report.result import Chart, Comparison, Result, Row, Series
 from undilute.rules.parameters import count
 from undilute.theory.dispersion import logit_spread, weight_bounds
 from undilute_papers.reproduction.attended import Layer, each_layer, evenly, loaded
-from undilute_papers.reproduction.experiment import Experiment, Progress, option, quiet
+from undilute_papers.reproduction.experiment import Experiment, option
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Here, undilute
-from undilute.report import experiment_files
+from undilute.report import result_files as experiment_files
 from undilute.report.result import Result
 from undilute_papers.cli import reproduce as cli_reproduce
 from undilute_papers.reproduction.experiment import every, named

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from undilute.engine import masks
 from undilute.engine.call import Call
-from undilute.measures.entropy import entropy
-from undilute.rules import rows
+from undilute.rules import masked as rows
+from undilute.rules.entropy import entropy
 
 
 def obstacle(call: Call) -> str | None:

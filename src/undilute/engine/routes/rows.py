@@ -19,8 +19,8 @@ from undilute.engine.budget import memory_budget
 from undilute.engine.call import Call
 from undilute.engine.once import once
 from undilute.engine.routes import reference
-from undilute.measures.entropy import entropy
 from undilute.rules.base import Hide, Map, Rule, Scale, fits_forward, forward_of
+from undilute.rules.entropy import entropy
 from undilute.rules.masked import working_dtype
 from undilute.rules.parameters import as_it_is
 

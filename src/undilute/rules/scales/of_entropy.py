@@ -14,8 +14,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from undilute.measures.entropy import entropy_of_logits
 from undilute.rules.base import LOWEST, Hide, Scale
+from undilute.rules.entropy import entropy_of_logits
 
 
 class OfEntropy(Scale, ABC):

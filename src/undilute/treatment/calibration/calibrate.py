@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from undilute.diagnosis.diagnose import SHORTEST_LENGTH
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.capture import SHORTEST
+from undilute.models.first_tokens import SHORTEST_LENGTH
 from undilute.models.intercept import check_supported
 from undilute.models.limits import readable_length
 from undilute.models.splits import beginning, fingerprint, halves, tokenised, windows
 from undilute.models.tensor_parallel import check_whole
 from undilute.models.text_loss import check_head
 from undilute.models.texts import known_tokens
+from undilute.progress import Progress, quiet
 from undilute.rules import registry
 from undilute.rules.base import Rule
 from undilute.rules.parameters import count
@@ -29,7 +30,6 @@ from undilute.treatment.calibration.selection import selected
 from undilute.treatment.calibration.sharpening import Hold, Sharpened, sharpened
 from undilute.treatment.patterns import Head, by_layer, heads_of
 from undilute.treatment.plan import Assignment, Plan
-from undilute_papers.reproduction.experiment import Progress, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

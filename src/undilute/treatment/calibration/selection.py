@@ -22,10 +22,10 @@ from undilute.models.head_rules import HeadRules
 from undilute.models.intercept import Attention, intercepted
 from undilute.models.passes import module_of
 from undilute.models.text_loss import losses
+from undilute.progress import Progress
 from undilute.treatment.apply import apply
 from undilute.treatment.patterns import Head
 from undilute.treatment.plan import Plan
-from undilute_papers.reproduction.experiment import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

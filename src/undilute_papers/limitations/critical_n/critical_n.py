@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from undilute.errors import InvalidValue
+from undilute.progress import Progress, quiet
 from undilute.report.result import Result
 from undilute.rules.parameters import count
 from undilute_papers.limitations.critical_n import critical_n_findings as findings
@@ -30,7 +31,7 @@ from undilute_papers.limitations.critical_n.found import Found
 from undilute_papers.limitations.critical_n.search import EXPECTATIONS, Curves, grid
 from undilute_papers.limitations.row_distances import Sample, check_options, of_the_whole_text, samples
 from undilute_papers.reproduction.attended import loaded, selected_from
-from undilute_papers.reproduction.experiment import Experiment, Progress, option, quiet
+from undilute_papers.reproduction.experiment import Experiment, option
 
 
 @dataclass(frozen=True)

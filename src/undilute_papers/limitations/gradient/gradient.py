@@ -23,13 +23,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from undilute.errors import InvalidValue
+from undilute.progress import Progress, quiet
 from undilute.report.result import Result
 from undilute.rules.parameters import count
 from undilute.theory.inputs import numbers
 from undilute_papers.limitations.gradient import gradient_findings as findings
 from undilute_papers.limitations.gradient.steps import Steps
 from undilute_papers.reproduction.attended import Layer, each_layer, evenly, layer_count, loaded, scope
-from undilute_papers.reproduction.experiment import Experiment, Progress, option, quiet
+from undilute_papers.reproduction.experiment import Experiment, option
 
 LARGEST = 1e9  # of temperatures and steps, and the smallest is its inverse
 

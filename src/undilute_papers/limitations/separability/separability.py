@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from undilute.errors import InvalidValue
+from undilute.progress import Progress, quiet
 from undilute.report.result import Result
 from undilute.rules.parameters import count
 from undilute_papers.limitations.separability import separability_findings as findings
 from undilute_papers.limitations.separability.balls import Measured
 from undilute_papers.limitations.separability.controls import control_shares
 from undilute_papers.reproduction.attended import Layer, each_layer, evenly, layer_count, loaded, scope, selected_from
-from undilute_papers.reproduction.experiment import Experiment, Progress, option, quiet
+from undilute_papers.reproduction.experiment import Experiment, option
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from undilute.evaluation.changes import likelihood
 from undilute.report.result import Comparison
 from undilute_papers.reproduction import seeds_that_train
 from undilute_papers.reproduction.evaluated import ARGMAX
-from undilute_papers.reproduction.over_seeds import leads, likelihood
+from undilute_papers.reproduction.over_seeds import leads
 from undilute_papers.sharpness.ceiling.set_ups import ADDED, PUBLISHED, TRIED, Arm
 from undilute_papers.sharpness.ceiling.summary import Change, Group, Outcomes
 from undilute_papers.sharpness.ceiling.training import FOCUS, OWN

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from undilute.report import experiment_files
+from undilute.report import result_files as experiment_files
 from undilute_papers.reproduction.evaluated import ARGMAX
 from undilute_papers.sharpness.max_retrieval import MaxRetrieval
 from undilute_papers.sharpness.max_retrieval import max_retrieval_findings as findings

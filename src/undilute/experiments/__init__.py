@@ -1,1 +1,0 @@
-"""Measurements that become a table or a figure, one file each."""
