@@ -91,7 +91,7 @@ def test_a_program_that_uses_the_library_keeps_its_own_ctrl_c() -> None:
 def test_what_was_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt after the files are there does not claim that nothing was written."""
     from undilute import interrupts
-    from undilute.cli.app import files as cli_files
+    from undilute.cli import files as cli_files
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt

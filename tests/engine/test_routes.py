@@ -530,7 +530,7 @@ def test_a_users_rule_runs_in_blocks() -> None:
 
         def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
             w = (logits.relu() ** 3 + 1e-3).masked_fill(~visible, 0.0)
-            return rules.rows.divide(w, w.sum(-1, keepdim=True))
+            return rules.masked.divide(w, w.sum(-1, keepdim=True))
 
         def lipschitz(self, n: int) -> float:
             return math.inf

@@ -17,9 +17,10 @@ import pytest
 from tests.report.browser import launched, opened, wait_until
 from tests.report.results import EVIL, ROWS, dilution, evil, hostile, temperature
 from undilute.errors import MissingExtra
+from undilute.report import comparisons as experiment_text
 from undilute.report import result_page as experiment_page
 from undilute.report.result import Comparison, HeatMap, Result
-from undilute_papers.report import experiment_text
+from undilute_papers.reproduction.experiment import headings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -51,7 +52,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return experiment_page.page(RESULTS)
+    return experiment_page.page(RESULTS, headings())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def elements(text: str) -> Elements:
 
 
 def test_the_same_results_give_the_same_page(text: str) -> None:
-    assert experiment_page.page(RESULTS) == text
+    assert experiment_page.page(RESULTS, headings()) == text
 
 
 def test_everything_in_a_result_is_on_the_page(elements: Elements) -> None:

@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from docs.tables.markdown import table
 from rich.table import Table
 
 from undilute.errors import MissingExtra
+from undilute.report.markdown_table import table
 from undilute_papers.bench.speed import Figure
 
 SCHEMA = 1

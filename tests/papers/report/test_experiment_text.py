@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from tests.report.results import dilution, hostile, temperature
+from undilute.report import comparisons
 from undilute.report.result import Comparison, Result
 from undilute_papers.report import experiment_text
 from undilute_papers.reproduction.experiment import every
@@ -64,16 +65,16 @@ def test_marks_are_shown_and_not_obeyed() -> None:
 def test_computed_values_have_the_digits_of_the_printed_ones(
     printed: float | str | None, computed: float | str, text: str
 ) -> None:
-    assert experiment_text.computed(Comparison("w", printed, computed, "agrees")) == text
+    assert comparisons.computed(Comparison("w", printed, computed, "agrees")) == text
 
 
 def test_printed_values_are_shown_as_printed() -> None:
     values = [0.86224699, 21619, 12.5, None, "0.06 L"]
-    found = [experiment_text.printed(Comparison("w", value, 1.0, "agrees")) for value in values]
+    found = [comparisons.printed(Comparison("w", value, 1.0, "agrees")) for value in values]
     assert found == ["0.86224699", "21,619", "12.5", "–", "0.06 L"]
 
 
 def test_what_was_not_printed_does_not_count() -> None:
-    comparisons = [Comparison("a", None, 1.0, "agrees"), Comparison("b", 1.0, 1.0, "agrees")]
-    assert experiment_text.counts(comparisons) == {"agrees": 1, "differs": 0, "other set-up": 0}
-    assert experiment_text.outcome(comparisons).startswith("Of 1 printed value or claim 1 agrees, 0 differ, 0 are")
+    found = [Comparison("a", None, 1.0, "agrees"), Comparison("b", 1.0, 1.0, "agrees")]
+    assert comparisons.counts(found) == {"agrees": 1, "differs": 0, "other set-up": 0}
+    assert comparisons.outcome(found).startswith("Of 1 printed value or claim 1 agrees, 0 differ, 0 are")
