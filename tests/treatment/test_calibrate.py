@@ -81,9 +81,9 @@ def test_rows_are_measured_as_the_model_has_them() -> None:
     model, ids = random_model("llama"), tokens(1, 96)
     for hold in ("top", "entropy"):
         layer = sharpened(model, ids, hold, lambda _: None)[0]  # type: ignore[arg-type]
-        with ud.capture(model, rows=128, measures=["entropy", "top_weight_doubled_beside_sink"]) as c, torch.no_grad():
+        with ud.capture(model, rows=128, measures=["entropy", "top_weight_doubled_without_sink"]) as c, torch.no_grad():
             model(ids)
-        doubled = c.layers[0].measures["top_weight_doubled_beside_sink"]
+        doubled = c.layers[0].measures["top_weight_doubled_without_sink"]
         if hold == "top":
             seen = layer.n > 2
             wanted = np.log(doubled[:, seen]) - np.log1p(-doubled[:, seen])

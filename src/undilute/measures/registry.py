@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,7 +21,8 @@ from undilute.errors import UnknownName
 from undilute.measures.attention_rows import Rows
 
 Compute = Callable[[Rows], Tensor]
-BESIDE_SINK = "_beside_sink"
+WITHOUT_SINK = "_without_sink"
+BEFORE = "_beside_sink"  # what WITHOUT_SINK was in 0.1
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,19 @@ def measure(
     formula: str,
     unit: str = "",
     needs_x: bool = False,
-    beside_sink: bool = False,
+    without_sink: bool = False,
 ) -> Callable[[Compute], Compute]:
-    """Decorator: make ``name`` a measure; with ``beside_sink`` also the same of the row without its sink."""
+    """Decorator: make ``name`` a measure; with ``without_sink`` also the same of the row without its sink."""
 
     def add(compute: Compute) -> Compute:
         _measures[name] = Measure(name, label, formula, unit, compute, needs_x)
-        if beside_sink:
+        if without_sink:
             rest = Measure(
-                name + BESIDE_SINK,
+                name + WITHOUT_SINK,
                 f"{label}, sink left out",
                 formula,
                 unit,
-                lambda rows: compute(rows.beside_sink),
+                lambda rows: compute(rows.without_sink),
                 needs_x,
             )
             _measures[rest.name] = rest
@@ -94,8 +96,17 @@ def every() -> dict[str, Measure]:
 def chosen(names: Iterable[str] | None) -> list[Measure]:
     """The measures of these names, in the registry's order; all of them if None."""
     known = every()
-    names = list(known if names is None else names)
+    names = list(known) if names is None else [_current(name, known) for name in names]
     for name in names:
         if name not in known:
             raise UnknownName("measure", name, known)
     return [each for each in known.values() if each.name in names]
+
+
+def _current(name: str, known: Collection[str]) -> str:
+    """Today's name of a measure."""
+    current = name.removesuffix(BEFORE) + WITHOUT_SINK
+    if not name.endswith(BEFORE) or current not in known:
+        return name
+    warnings.warn(f"the measure {name!r} is called {current!r} now.", DeprecationWarning, stacklevel=4)
+    return current
