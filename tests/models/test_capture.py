@@ -36,7 +36,7 @@ from tests.models.attending import (
 from undilute.errors import InvalidValue, UnknownName
 from undilute.measures import registry
 from undilute.measures.attention_rows import Settings
-from undilute.models import LayerSample, capture, intercept
+from undilute.models import LayerSample, capture, watch
 from undilute.models.capture import sampled
 
 SETTINGS = Settings(top=3, sinks=1, recent=4)
@@ -266,7 +266,7 @@ def state(model: Any) -> tuple[Any, ...]:
     return (
         configs,
         hooks,
-        [{name: each[name] for name in each if not name.startswith(intercept.OURS)} for each in known],
+        [{name: each[name] for name in each if not name.startswith(watch.OURS)} for each in known],
     )
 
 

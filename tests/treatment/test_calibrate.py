@@ -14,8 +14,8 @@ import undilute as ud
 from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, random_model, tokens
 from undilute.errors import InvalidValue, UnknownName
-from undilute.models.intercept import intercepted
 from undilute.models.text_loss import losses
+from undilute.models.watch import intercepted
 from undilute.rules import EntropyAdaptive, EntropyCurve, LogLength, LogN
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import _gated, gate_slopes, selected

@@ -30,9 +30,9 @@ from undilute.measures.attention_rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.cross_attention import CrossAttention, Queries
 from undilute.models.head_rules import rules_of
-from undilute.models.intercept import Attention, check_supported, intercepted
 from undilute.models.passes import Run, Runs, layer_names
 from undilute.models.tensor_parallel import check_whole
+from undilute.models.watch import Attention, check_supported, intercepted
 from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:

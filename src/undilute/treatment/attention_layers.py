@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, first_pass
-from undilute.models.intercept import Attention, check_attended, function_of, intercepted
 from undilute.models.passes import Run, Runs, layer_names
 from undilute.models.tensor_parallel import share
+from undilute.models.watch import Attention, check_attended, function_of, intercepted
 from undilute.treatment.patterns import Layer
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from undilute.models import loading, texts
 from undilute.models.attention_call import AttentionCall
 from undilute.models.first_tokens import SHORTEST_LENGTH, tokens
 from undilute.models.forward_pass import evaluating, forward_pass
-from undilute.models.intercept import Attention, check_attended, intercepted
 from undilute.models.limits import readable_length
 from undilute.models.passes import Runs
+from undilute.models.watch import Attention, check_attended, intercepted
 from undilute.rules.parameters import count
 from undilute.treatment.attention_layers import first_calls
 

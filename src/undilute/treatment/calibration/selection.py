@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating
 from undilute.models.head_rules import HeadRules
-from undilute.models.intercept import Attention, intercepted
 from undilute.models.passes import module_of
 from undilute.models.text_loss import losses
+from undilute.models.watch import Attention, intercepted
 from undilute.progress import Progress
 from undilute.treatment.apply import apply
 from undilute.treatment.patterns import Head
