@@ -12,7 +12,7 @@ from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
-from undilute.models import capture
+from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
 from undilute.treatment import Plan, apply, calibrate
 
@@ -43,4 +43,5 @@ __all__ = [
     "structures",
     "theory",
     "treatment",
+    "watch",
 ]

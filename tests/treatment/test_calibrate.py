@@ -15,7 +15,7 @@ from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, random_model, tokens
 from undilute.errors import InvalidValue, UnknownName
 from undilute.models.text_loss import losses
-from undilute.models.watch import intercepted
+from undilute.models.watch import watch
 from undilute.rules import EntropyAdaptive, EntropyCurve, LogLength, LogN
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import _gated, gate_slopes, selected
@@ -120,7 +120,7 @@ def test_the_slope_of_a_gate_is_that_of_the_loss() -> None:
     def loss(layer: int, head: int, gate: float) -> float:
         gates = {name: torch.zeros(4, dtype=torch.float64) for name in rules}
         gates[plan.layers[layer].name][head] = gate
-        with torch.no_grad(), intercepted(model, _gated(model, rules, gates)):
+        with torch.no_grad(), watch(model, _gated(rules, gates), replace=True):
             return float(losses(model, ids).mean())
 
     for layer, head in ((0, 1), (0, 3), (1, 2)):

@@ -104,20 +104,21 @@ class Runs(AbstractContextManager["Runs"]):
         """A copy of the model has the hooks too; nobody asks for its runs."""
         return self
 
-    def of(self, module: nn.Module, query: Tensor, key: Tensor) -> Run | None:
-        """The run that an attention call of a module belongs to; None if its rows were there before."""
+    def of(self, module: nn.Module, query: Tensor, key: Tensor) -> tuple[Run, bool]:
+        """The run that an attention call of a module belongs to, and whether its rows were there before."""
         with self._lock:
             if module not in self._counted:
                 self._counted.add(module)
                 self._hooks.append(module.register_forward_pre_hook(self._run))
-        if torch._C._current_graph_task_id() != -1:  # inside of backward
-            return None
-        before = [each() for each in self._pass.rows.get(module, ())]
-        if before and before[0] is query and before[1] is key:
-            return None
-        self._pass.rows[module] = weakref.ref(query), weakref.ref(key)
         number = self._pass.numbers.setdefault(module, 0)  # the first run was under way before it was counted
-        return Run(self._names.get(module, type(module).__name__), number)
+        run = Run(self._names.get(module, type(module).__name__), number)
+        if torch._C._current_graph_task_id() != -1:  # inside of backward
+            return run, True
+        before = [each() for each in self._pass.attended_with.get(module, ())]
+        if before and before[0] is query and before[1] is key:
+            return run, True
+        self._pass.attended_with[module] = weakref.ref(query), weakref.ref(key)
+        return run, False
 
     def _begin(self, part: nn.Module, _: Any) -> None:
         if self._pass.outermost is None:
@@ -142,4 +143,4 @@ class _Pass(threading.local):
     def __init__(self) -> None:
         self.outermost: nn.Module | None = None
         self.numbers: dict[nn.Module, int] = {}
-        self.rows: dict[nn.Module, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
+        self.attended_with: dict[nn.Module, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
