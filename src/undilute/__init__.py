@@ -15,8 +15,9 @@ from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteE
 from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
 from undilute.treatment import Plan, apply, calibrate
+from undilute.treatment.saved import keep_rules
 
-register_with_transformers()
+register_with_transformers(keep_rules)
 __version__ = "0.1.0"
 
 __all__ = [
