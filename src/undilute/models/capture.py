@@ -158,7 +158,7 @@ class Capture(AbstractContextManager["Capture"]):
 
     def _piece(self, call: WatchedCall, batch: int, rows: Tensor) -> _Piece:
         block = call.rows(batch, rows, x=self._vectors(call, batch), settings=self.settings)
-        measured = {each.name: each.compute(block).double().cpu() for each in self.measures}
+        measured = {each.name: each.of(block).double().cpu() for each in self.measures}
         position = (rows + call.sequences[batch].start).cpu()
         return _Piece(batch, position, block.first, block.n[0].long().cpu(), measured, *self._heaviest(block))
 
@@ -225,7 +225,7 @@ def capture(
         with whatever implementation it has; it is put back as it was on exit, also after an error
     rows : how many rows of each call, sequence and head to measure: log-spaced for a causal pass, evenly spaced for an
         encoder's, all of them if there are no more
-    measures : names from ``undilute.measures.registry``; all by default
+    measures : names, see :func:`undilute.measures.names`; all by default, the user's own among them
     x : what the weights select from in d̃ and N_s/N: the layer's "values", or its "input"
     top : the N of top-N mass, d̃ and N_s/N
     sinks : how many of the first tokens count as sink
