@@ -69,7 +69,7 @@ def test_ones_own_may_be_defined_again_but_nobody_elses(mine: Path) -> None:
     imported(mine)  # a notebook runs its cells again
     with pytest.raises(InvalidValue, match="a measure 'runner_up' is there already, in my_measures: give yours"):
         ud.measures.measure("runner_up", label="", formula="")(lambda rows: rows.n)
-    with pytest.raises(InvalidValue, match=r"'entropy_without_sink' is there already, in undilute.measures.row_entropy"):
+    with pytest.raises(InvalidValue, match="'entropy_without_sink' is there already, in undilute"):
         ud.measures.measure("entropy_without_sink", label="", formula="")(lambda rows: rows.n)
 
 
