@@ -157,7 +157,7 @@ class Capture(AbstractContextManager["Capture"]):
             self.on_layer(call.layer)
 
     def _piece(self, call: WatchedCall, batch: int, rows: Tensor) -> _Piece:
-        block = call.rows(batch, rows, x=self._vectors(call, batch), settings=self.settings)
+        block = call.block(batch, rows, x=self._vectors(call, batch), settings=self.settings)
         measured = {each.name: each.of(block).double().cpu() for each in self.measures}
         position = (rows + call.sequences[batch].start).cpu()
         return _Piece(batch, position, block.first, block.n[0].long().cpu(), measured, *self._heaviest(block))

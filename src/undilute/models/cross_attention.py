@@ -16,13 +16,12 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from undilute.models.own_attention import attends_through_interface
+from undilute.models.passes import Hooks
 
 if TYPE_CHECKING:
     from undilute.models.watched_call import WatchedCall
@@ -42,7 +41,7 @@ ASKING = ("query", "queries", "query_tensor", "q")  # who looks at them, if it i
 CACHES = ("past_key_values", "past_key_value", "layer_past")
 
 
-class CrossAttention(AbstractContextManager["CrossAttention"]):
+class CrossAttention(Hooks):
     """Inside the context, ``of`` says whether an attention call looks at keys of another text.
 
     Parameters
@@ -51,27 +50,16 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        super().__init__(model)
         self._owners = _owners(model)
         self._texts = _Texts()
         self._parameters: dict[nn.Module, tuple[str, ...]] = {}
-        self._hooks: list[Any] = []
 
     def __enter__(self) -> CrossAttention:
-        for part in self._model.modules():
+        for part in self.model.modules():
             if attends_through_interface(type(part)):
                 self._parameters[part] = _parameters(part)
-                self._hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CrossAttention:
-        """A copy of the model has the hooks too; nobody asks about its calls."""
+                self.hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
         return self
 
     def of(self, module: nn.Module, query: Tensor, key: Tensor) -> bool:

@@ -62,7 +62,7 @@ def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bo
         - ``query`` (batch, heads, queries, features), ``key``, ``value`` (batch, key heads, keys, features), ``mask``
         - ``output`` (batch, queries, heads, features), what the model's own attention made
         - ``logits(batch, rows)``, ``weights(batch, rows)``: (heads, rows, keys) of any few queries; ``visible(batch,
-          rows)``: which keys they see; ``rows(batch, rows)``: all of it, as measures take it
+          rows)``: which keys they see; ``block(batch, rows)``: all of it, as measures take it
         - ``rules``: those of a treated layer; None where the weights are softmax's
         - ``sequences``: which queries are no padding; ``is_cross``: whether the keys are another text's
         - ``is_repeat``: whether the same rows were there before, as when checkpointing computes a call again

@@ -85,11 +85,11 @@ class WatchedCall(AttentionCall):
         batch : index in the batch
         rows : (rows,), indices of queries
         """
-        found = self.rows(batch, rows)
+        found = self.block(batch, rows)
         weights = found.weights if found.visible is None else found.weights * found.visible
         return F.pad(weights, (0, self.keys - weights.shape[-1]))
 
-    def rows(self, batch: int, rows: Tensor, *, x: Tensor | None = None, settings: Settings | None = None) -> Rows:
+    def block(self, batch: int, rows: Tensor, *, x: Tensor | None = None, settings: Settings | None = None) -> Rows:
         """Some rows as measures take them, without the keys that come after the last row's own.
 
         Parameters
