@@ -178,6 +178,16 @@ def test_a_cross_attention_knows_the_decoders_padding_though_nobody_asked_before
     assert [(real, start) for _, real, start in crossing] == [([[2, 3, 4], [0, 1, 2, 3, 4]], [-2, 0])] * len(crossing)
 
 
+def test_what_a_call_knows_it_still_knows_when_the_pass_is_over() -> None:
+    model = transformers.BartForConditionalGeneration(transformers.BartConfig(**SEQUENCES)).eval()
+    padding, inputs = torch.tensor([[0, 0, 1, 1, 1]]), {"input_ids": tokens(1, 8), "decoder_input_ids": tokens(1, 5)}
+    calls = watched(model, lambda: model(**inputs, decoder_attention_mask=padding))
+    of_decoder = [call for call in calls if "decoder" in call.layer]
+    assert {call.is_cross for call in of_decoder} == {True, False}
+    assert all(call.sequences[0].real.tolist() == [2, 3, 4] for call in of_decoder)
+    assert all(call.input is not None and call.input.shape == (1, 5, 32) for call in of_decoder)
+
+
 def test_runs_of_a_shared_layer_are_numbered_and_rows_that_come_again_are_marked() -> None:
     albert = built("albert")
     assert [call.run.number for call in watched(albert, lambda: albert(tokens(1, 5)))] == [0, 1, 2]

@@ -16,15 +16,13 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from undilute.models.own_attention import attends_through_interface
 from undilute.models.passes import Hooks
-
-if TYPE_CHECKING:
-    from undilute.models.watched_call import WatchedCall
+from undilute.models.watched_call import WatchedCall
 
 OTHERS = (
     "key_value_states",  # BART, T5, Whisper, DETR
@@ -60,6 +58,8 @@ class CrossAttention(Hooks):
             if attends_through_interface(type(part)):
                 self._parameters[part] = _parameters(part)
                 self.hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
+        for owner in set(self._owners.values()):
+            self.hooks.append(owner.register_forward_hook(self._end, always_call=True))
         return self
 
     def of(self, module: nn.Module, query: Tensor, key: Tensor) -> bool:
@@ -98,6 +98,10 @@ class CrossAttention(Hooks):
         hidden = given.get("hidden_states", args[0] if args else None)
         if isinstance(hidden, Tensor) and hidden.ndim == 3:
             self._texts.inputs[module] = weakref.ref(hidden)
+
+    def _end(self, owner: nn.Module, *_: Any) -> None:
+        """Let go of the masks of a pass that is over."""
+        self._texts.calls.pop(owner, None)
 
 
 class _Texts(threading.local):

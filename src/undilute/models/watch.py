@@ -60,7 +60,8 @@ def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bo
         - ``layer``, ``run``: the module's name in the model; with how often it ran before in the same pass
         - ``module``, ``implementation``, ``options``: the attention layer, and what else its function was given
         - ``query`` (batch, heads, queries, features), ``key``, ``value`` (batch, key heads, keys, features), ``mask``
-        - ``output`` (batch, queries, heads, features), what the model's own attention made
+        - ``output`` (batch, queries, heads, features), what the model's own attention made; ``input`` (batch, queries,
+          features), the hidden states that the layer was given
         - ``logits(batch, rows)``, ``weights(batch, rows)``: (heads, rows, keys) of any few queries; ``visible(batch,
           rows)``: which keys they see; ``block(batch, rows)``: all of it, as measures take it
         - ``rules``: those of a treated layer; None where the weights are softmax's
@@ -139,6 +140,7 @@ class _Watcher:
     ) -> WatchedCall:
         query, key, value, mask = given
         run, is_repeat = self.runs.of(module, query, key)
+        is_cross = self.texts.of(module, query, key)
         call = WatchedCall(
             module,
             own,
@@ -147,12 +149,13 @@ class _Watcher:
             value,
             mask,
             options,
-            self.texts.of(module, query, key),
+            is_cross,
             run=run,
             is_repeat=is_repeat,
             output=output,
             rules=head_rules.rules_of(module, own, query.shape[1]),
-            texts=self.texts,
+            input=self.texts.input_of(module),
+            before=self.texts.self_attention_before(module) if is_cross else None,
         )
         self.texts.keep(call)
         return call

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from undilute.measures.attention_rows import Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import HeadRules
 from undilute.models.passes import Run
-
-if TYPE_CHECKING:
-    from undilute.models.cross_attention import CrossAttention
 
 
 class Queries(NamedTuple):
@@ -40,24 +37,21 @@ class WatchedCall(AttentionCall):
         gradient checkpointing computes a call again on the way back
     output : (batch, queries, heads, features), what the model's own attention made of it
     rules : those that made the weights of its heads; None if the model's own softmax did
-    texts : tells calls that look at another text from those that look at their own
+    input : (batch, queries, features): the hidden states that the layer was given; None if it was given none
+    before : of a cross-attention, the latest self-attention of the same decoder, without its vectors
     """
 
     run: Run
     is_repeat: bool
     output: Tensor
     rules: HeadRules | None
-    texts: CrossAttention
+    input: Tensor | None
+    before: WatchedCall | None
 
     @property
     def layer(self) -> str:
         """The name of the attention module in the model."""
         return self.run.module
-
-    @property
-    def input(self) -> Tensor | None:
-        """(batch, queries, features): the hidden states that the layer was given; None if it was given none."""
-        return self.texts.input_of(self.module)
 
     @cached_property
     def sequences(self) -> list[Queries]:
@@ -69,9 +63,8 @@ class WatchedCall(AttentionCall):
         batch, _, count, _ = self.query.shape
         if not self.is_cross:
             return [self._own_queries(each) for each in range(batch)]
-        before = self.texts.self_attention_before(self.module)
-        if before is not None and (before.query.shape[0], before.queries) == (batch, count):
-            return before.sequences
+        if self.before is not None and (self.before.query.shape[0], self.before.queries) == (batch, count):
+            return self.before.sequences
         return [Queries(torch.arange(count, device=self.query.device), 0)] * batch
 
     def weights(self, batch: int, rows: Tensor) -> Tensor:
@@ -129,7 +122,7 @@ class WatchedCall(AttentionCall):
         query, key, value, output = (
             each.new_empty(*each.shape[:-1], 0) for each in (self.query, self.key, self.value, self.output)
         )
-        return replace(self, query=query, key=key, value=value, output=output)
+        return replace(self, query=query, key=key, value=value, output=output, input=None)
 
     def __repr__(self) -> str:
         heads = self.query.shape[1]
