@@ -12,11 +12,12 @@ from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
-from undilute.models import capture
+from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
 from undilute.treatment import Plan, apply, calibrate
+from undilute.treatment.saved import keep_rules
 
-register_with_transformers()
+register_with_transformers(keep_rules)
 __version__ = "0.1.0"
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "structures",
     "theory",
     "treatment",
+    "watch",
 ]

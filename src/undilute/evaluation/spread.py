@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from undilute.errors import InvalidValue
 from undilute.evaluation.outcome import Spread
-from undilute.measures.registry import BESIDE_SINK
+from undilute.measures.registry import WITHOUT_SINK
 from undilute.models.capture import Capture, LayerSample, capture
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ROWS = 64
 ENTROPY = "entropy"
-TOP_WEIGHT = "top_weight" + BESIDE_SINK
+TOP_WEIGHT = "top_weight" + WITHOUT_SINK
 
 
 def watching(model: PreTrainedModel, rows: int = ROWS) -> Capture:

@@ -62,7 +62,7 @@ class HeadRules(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Come from a file, in a process that may not know treated models yet."""
-        from undilute.models.intercept import know_treatments
+        from undilute.models.watch import know_treatments
 
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         know_treatments()

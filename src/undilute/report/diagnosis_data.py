@@ -1,6 +1,6 @@
 """A diagnosis as plain data: what ``--json`` writes and what the page draws, under one schema version.
 
-    schema      "undilute.diagnosis/1"; a change that breaks readers raises the number
+    schema      "undilute.diagnosis/2"; a change that breaks readers raises the number
     versions    of undilute, torch and transformers
     subject     model, architecture, parameters, implementation, maximum_length, x, top, sinks, rows
     question    length, target, sinks, recent, seed, thresholds
@@ -35,10 +35,10 @@ from undilute.diagnosis.result import Diagnosis
 from undilute.measures import registry
 from undilute.models.capture import LayerSample
 
-SCHEMA = "undilute.diagnosis/1"
+SCHEMA = "undilute.diagnosis/2"
 BINS = 14
 SHOWN_ROWS = 8
-POINTS = ("top_weight_beside_sink", "n_eff_beside_sink")
+POINTS = ("top_weight_without_sink", "n_eff_without_sink")
 
 
 def to_json(diagnosis: Diagnosis) -> str:

@@ -24,9 +24,9 @@ from torch import nn
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
-from undilute.models.intercept import Interception, check_supported, treated
 from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import Share, share
+from undilute.models.watch import Interception, check_supported, treated
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
 from undilute.treatment.attention_layers import first_calls, layers_of

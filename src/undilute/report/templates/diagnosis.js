@@ -291,8 +291,8 @@ function topWeightChart(head) {
   const lead = Math.log(head.ceiling_target / (1 - head.ceiling_target)) + Math.log(head.n_target - 1);
   const ceiling = (n) => (head.ceiling_target < 1 ? sigmoid(lead - Math.log(n - 1)) : 1);
   const law = (n) => sigmoid(head.gap - head.slope * Math.log(others(n)));
-  const { line, band } = curve(head, "top_weight_beside_sink");
-  const points = scatter(head, "top_weight_beside_sink");
+  const { line, band } = curve(head, "top_weight_without_sink");
+  const points = scatter(head, "top_weight_without_sink");
   return {
     title: "Top weight, sink left out",
     subject: place(head),
@@ -314,13 +314,13 @@ function topWeightChart(head) {
 function keysChart(head) {
   const { from, now, target } = reach(head);
   const law = (n) => Math.min(n, Math.max(1, head.keys_now * (n / now) ** head.gamma_keys));
-  const { line, band } = curve(head, "n_eff_beside_sink");
+  const { line, band } = curve(head, "n_eff_without_sink");
   return {
     title: "Effective keys, sink left out",
     subject: place(head),
     log: true,
     from, now, target, band,
-    points: scatter(head, "n_eff_beside_sink"),
+    points: scatter(head, "n_eff_without_sink"),
     lines: [
       { label: "median of rows", style: "median", points: line },
       { label: "fitted law", style: "fit", points: sampled(from, now, law) },

@@ -1,4 +1,7 @@
-"""How does one stand between a Hugging Face model and its attention?
+"""What does a model attend to, call by call?  :func:`watch` is the one way to stand between it and its attention.
+
+    with undilute.watch(model, on_call):
+        model(ids)
 
 Transformers looks its attention function up by name in ``AttentionInterface``, and the function that makes the mask by
 the same name in ``AttentionMaskInterface``; a name that is missing from the second silently loses the causal mask. So
@@ -23,22 +26,139 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.models import head_rules
 from undilute.models.attention_call import IMPLEMENTATION, arguments
+from undilute.models.cross_attention import CrossAttention
+from undilute.models.passes import Runs
+from undilute.models.watched_call import WatchedCall
 
 Attention = Callable[..., Any]
-Around = Callable[[str, Attention], Attention]
+OnCall = Callable[[WatchedCall], Any]
 OURS, OF = "undilute_", "_of_"
 TREATMENT = head_rules.TREATMENT
 NEVER_ASKED = ("eager", "sdpa")  # implementations that read no name in the configuration
 _lock = threading.RLock()
+
+
+@contextmanager
+def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bool = False) -> Iterator[None]:
+    """Inside, ``on_call`` is given every attention call of every pass of ``model``, which stays as it is.
+
+    Parameters
+    ----------
+    model : a Hugging Face model whose attention goes through ``AttentionInterface``: causal or not, treated or not, in
+        training or generating; put back as it was on exit, also after an error, which may be one of ``on_call``
+    on_call : called with a :class:`~undilute.models.WatchedCall` after the model's own attention has run. It has
+
+        - ``layer``, ``run``: the module's name in the model; with how often it ran before in the same pass
+        - ``module``, ``implementation``, ``options``: the attention layer, and what else its function was given
+        - ``query`` (batch, heads, queries, features), ``key``, ``value`` (batch, key heads, keys, features), ``mask``
+        - ``output`` (batch, queries, heads, features), what the model's own attention made; ``input`` (batch, queries,
+          features), the hidden states that the layer was given
+        - ``logits(batch, rows)``, ``weights(batch, rows)``: (heads, rows, keys) of any few queries; ``visible(batch,
+          rows)``: which keys they see; ``block(batch, rows)``: all of it, as measures take it
+        - ``rules``: those of a treated layer; None where the weights are softmax's
+        - ``sequences``: which queries are no padding; ``is_cross``: whether the keys are another text's
+        - ``is_repeat``: whether the same rows were there before, as when checkpointing computes a call again
+
+        Tensors are the model's own: read them, and keep what you compute, not the call, which would keep them alive.
+    replace : what ``on_call`` returns takes the output's place, and None leaves it; gradients flow through it. By
+        default what it returns is ignored, it runs without gradients, and the model's output is the same bit for bit
+    alone : whoever else watches the model does not see the passes inside
+
+    Examples
+    --------
+    The largest weight of each head in the last row, from one row of logits; nothing is as large as n × n:
+
+    >>> import torch, transformers, undilute as ud
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50)
+    >>> model, largest = transformers.GPT2LMHeadModel(config).eval(), {}
+    >>> def on_call(call):
+    ...     last = torch.tensor([call.queries - 1])
+    ...     largest[call.layer] = call.weights(0, last).amax(-1)
+    >>> with ud.watch(model, on_call):
+    ...     _ = model(torch.arange(40)[None])
+    >>> {layer: tuple(weights.shape) for layer, weights in largest.items()}  # (heads, rows)
+    {'transformer.h.0.attn': (4, 1), 'transformer.h.1.attn': (4, 1)}
+
+    Without the first head of every layer:
+
+    >>> def first_head_off(call):
+    ...     output = call.output.clone()
+    ...     output[:, :, 0] = 0
+    ...     return output
+    >>> with ud.watch(model, first_head_off, replace=True):
+    ...     _ = model.generate(torch.arange(4)[None], max_new_tokens=2, pad_token_id=0)
+    """
+    if not callable(on_call):
+        raise InvalidValue(f"on_call is a {type(on_call).__name__}: must be a function of one attention call.")
+    watcher = _Watcher(model, on_call, replace, alone)
+    with _lock:
+        part = next(name for number in itertools.count() if (name := f"{OURS}watch_{number}") not in _standing)
+        standing = Interception(model, part, watcher)
+    try:
+        with watcher.runs, watcher.texts:
+            yield
+    finally:
+        standing.undo()
+
+
+class _Watcher:
+    """One who watches a model: lets its attention run, and shows the call."""
+
+    def __init__(self, model: nn.Module, on_call: OnCall, replace: bool, alone: bool) -> None:
+        check_supported(model)
+        self.on_call, self.replace, self.alone = on_call, replace, alone
+        self.runs, self.texts = Runs(model), CrossAttention(model)  # before anybody's pass can ask
+
+    def attend(self, rest: str, module: nn.Module, given: list[Any], options: dict[str, Any]) -> Any:
+        """What the attention function behind ``rest`` returns for the call, or with another output."""
+        own = implementation(rest)
+        made = function_of(module, own if self.alone else rest)(module, *given, **options)
+        with nullcontext() if self.replace else torch.no_grad():
+            call = self._call(own, module, given, options, made[0])
+            instead = self.on_call(call)
+        if not self.replace or instead is None:
+            return made
+        if not isinstance(instead, Tensor) or instead.shape != call.output.shape:
+            what = tuple(instead.shape) if isinstance(instead, Tensor) else type(instead).__name__
+            raise InvalidValue(
+                f"on_call returned {what} in the place of {call.layer}'s output: must be a tensor of shape "
+                f"{tuple(call.output.shape)}, or None to leave it."
+            )
+        return instead, *made[1:]
+
+    def _call(
+        self, own: str, module: nn.Module, given: list[Any], options: dict[str, Any], output: Tensor
+    ) -> WatchedCall:
+        query, key, value, mask = given
+        run, is_repeat = self.runs.of(module, query, key)
+        is_cross = self.texts.of(module, query, key)
+        call = WatchedCall(
+            module,
+            own,
+            query,
+            key,
+            value,
+            mask,
+            options,
+            is_cross,
+            run=run,
+            is_repeat=is_repeat,
+            output=output,
+            rules=head_rules.rules_of(module, own, query.shape[1]),
+            input=self.texts.input_of(module),
+            before=self.texts.self_attention_before(module) if is_cross else None,
+        )
+        self.texts.keep(call)
+        return call
 
 
 class Interception:
@@ -49,18 +169,17 @@ class Interception:
     model : a Hugging Face model whose attention goes through ``AttentionInterface``
     part : a name of its own, that begins with ``undilute_``. Several may stand there under one name: it stays in the
         configurations until the last of them has left
-    around : given the name of the model's implementation ("sdpa", "eager", …) and its function, returns the function
-        to call instead, with the same signature; None calls the function itself
+    watcher : whom to show the calls; None if only the layers' own rules stand there
     """
 
-    def __init__(self, model: nn.Module, part: str, around: Around | None = None) -> None:
+    def __init__(self, model: nn.Module, part: str, watcher: _Watcher | None = None) -> None:
         check_supported(model)
-        self.part, self.around, self.thread = part, around, threading.get_ident()
+        self.part, self.watcher, self.thread = part, watcher, threading.get_ident()
         with _lock:
             self._configs = _configurations(model)
-            if around is not None:
+            if watcher is not None:
                 _check_thread(model, self._configs)
-                _watchers[part] = self
+                _standing[part] = self
             for config in self._configs:
                 self._enter(config)
 
@@ -68,7 +187,7 @@ class Interception:
         users, parts = _users.setdefault((id(config), self.part), []), _parts(config._attn_implementation)
         if self.part not in parts:
             config._attn_implementation_internal = _know([self.part, *parts])
-        elif not users and self.around is None:  # a copy of a treated model: the part is its own, and stays
+        elif not users and self.watcher is None:  # a copy of a treated model: the part is its own, and stays
             users.append(config)
         users.append(config)
 
@@ -92,23 +211,11 @@ class Interception:
                 if self.part in parts:  # not if somebody has given the model another implementation meanwhile
                     config._attn_implementation_internal = _know([each for each in parts if each != self.part])
         if configs:
-            _watchers.pop(self.part, None)
+            _standing.pop(self.part, None)
 
 
-_watchers: dict[str, Interception] = {}  # who stands behind a part, if not only the layers' own rules
+_standing: dict[str, Interception] = {}  # who stands behind a part, if not only the layers' own rules
 _users: dict[tuple[int, str], list[Any]] = {}  # who holds a part: the configuration, once for each
-
-
-@contextmanager
-def intercepted(model: nn.Module, around: Around) -> Iterator[None]:
-    """Inside, every attention call of ``model`` goes through ``around(implementation, function)``; undone on exit."""
-    with _lock:
-        part = next(name for number in itertools.count() if (name := f"{OURS}watch_{number}") not in _watchers)
-        standing = Interception(model, part, around)
-    try:
-        yield
-    finally:
-        standing.undo()
 
 
 def treated(model: nn.Module) -> Interception:
@@ -152,25 +259,22 @@ def _know(parts: list[str]) -> str:
 
     name = OF.join(parts)
     if len(parts) > 1 and name not in AttentionInterface._global_mapping:
-        AttentionInterface.register(name, torch.compiler.disable(_standing(parts[0], OF.join(parts[1:]))))
+        AttentionInterface.register(name, torch.compiler.disable(_function(parts[0], OF.join(parts[1:]))))
         masks: dict[str, Any] = AttentionMaskInterface._global_mapping
         if parts[-1] in masks:
             AttentionMaskInterface.register(name, masks[parts[-1]])
     return name
 
 
-def _standing(part: str, rest: str) -> Attention:
-    """The function to register: ``part`` around the rest, if somebody stands there.
-
-    Whoever stands there is given query, key, value and mask in this order, however the model gives them.
-    """
+def _function(part: str, rest: str) -> Attention:
+    """The function to register: it shows its calls to whoever stands behind ``part``; the rest attends."""
 
     def attend(module: nn.Module, *given: Any, **named: Any) -> Any:
         args, options = arguments(module, implementation(rest), given, named)
-        function, watcher = function_of(module, rest), _watchers.get(part)
-        if watcher is not None and watcher.around is not None and watcher.sees(getattr(module, "config", None)):
-            function = watcher.around(implementation(rest), function)
-        return function(module, *args, **options)
+        standing = _standing.get(part)
+        if standing is None or standing.watcher is None or not standing.sees(getattr(module, "config", None)):
+            return function_of(module, rest)(module, *args, **options)
+        return standing.watcher.attend(rest, module, args, options)
 
     return attend
 
@@ -222,7 +326,7 @@ def _check_thread(model: nn.Module, configs: list[Any]) -> None:
     """Raise if another thread watches ``model``: each would see the other's passes, or keep it from seeing its own."""
     for config in configs:
         for part in _parts(config._attn_implementation):
-            other = _watchers.get(part)
+            other = _standing.get(part)
             if other is not None and other.thread != threading.get_ident() and other.sees(config):
                 raise InvalidValue(
                     f"another thread is watching this {type(model).__name__}: one at a time can, or give each thread a "
