@@ -26,7 +26,7 @@ from undilute.errors import InvalidValue
 from undilute.progress import Progress, quiet
 from undilute.report.result import Chart, Comparison, Result, Row, Series, Verdict
 from undilute.rules.parameters import count
-from undilute_papers.limitations.row_distances import Sample, check_options, of_the_whole_text, samples
+from undilute_papers.limitations.samples import Sample, check_options, of_the_whole_text, samples
 from undilute_papers.reproduction.attended import loaded, scope, selected_from
 from undilute_papers.reproduction.experiment import Experiment, option
 from undilute_papers.reproduction.power_law import exponent

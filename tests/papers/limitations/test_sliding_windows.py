@@ -19,7 +19,7 @@ from undilute_papers.limitations.critical_n import CriticalN
 from undilute_papers.limitations.critical_n.search import grid
 from undilute_papers.limitations.distance import Distance
 from undilute_papers.limitations.gradient import Gradient
-from undilute_papers.limitations.row_distances import samples
+from undilute_papers.limitations.samples import samples
 from undilute_papers.limitations.separability import Separability
 from undilute_papers.reproduction.attended import Layer, each_layer, loaded
 from undilute_papers.sharpness.logit_spread import LogitSpread
