@@ -9,8 +9,8 @@ A = Σ_{i∈I} pᵢ (Mudarisov et al., arXiv:2508.17821v1; proofs and correction
     printed   (1−N/n) Σ ‖(pᵢ+q)xᵢ − x̄‖: the main term as Theorem 1(2) has it, a misprint
     bound     (1−A)·d₁ + max_{j∈I}‖xⱼ‖·[A(n−N) − (1−A)], d₁ = max_{i∉I, j∈I} ‖xᵢ−xⱼ‖: Theorem 1(1), with d₁ exact
     norms     Σ‖vᵢ‖, to which Corollary 2(i) holds the expectation equal
-Every length is expanded into matrix products, ‖pᵢxᵢ − s‖² = pᵢ²‖xᵢ‖² − 2pᵢ⟨xᵢ, s⟩ + ‖s‖², a few rows of one head at a
-time: nothing is as large as rows × keys × features. A row must see more than N keys, or its values are NaN.
+Lengths come from the matrix products of ``undilute.measures.weighted_vectors``, a few rows of one head at a time. A row
+must see more than N keys, or its values are NaN.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from undilute.measures.attention_rows import FLOOR
+from undilute.measures.weighted_vectors import WeightedVectors
 
 QUANTITIES = ("distance", "expected", "main", "upper", "printed", "bound", "norms")
 FARTHEST = 8  # keys farthest from each key that are always known
@@ -85,12 +86,12 @@ class RowDistances:
     ) -> None:
         keys = logits.shape[-1]
         self.logits, self.visible, self.farthest, self.random, self.draws = logits, visible, farthest, random, draws
-        self.vectors, self.x, self.squares = vectors, vectors.x[:keys], vectors.squares[:keys]
-        self.shown = visible.to(logits.dtype)
+        self.vectors, self.shown = vectors, visible.to(logits.dtype)
         self.n = self.shown.sum(-1, keepdim=True)
         below = (logits - logits.amax(-1, keepdim=True)).clamp_(min=FLOOR[logits.dtype])
         self.p = below.exp_().mul_(self.shown)
         self.p /= self.p.sum(-1, keepdim=True)
+        self.weighted = WeightedVectors(self.p, vectors.x[:keys], vectors.squares[:keys], self.shown)
 
     def distance(self, top: int) -> Tensor:
         return self._apart(self._chosen(self._ranks, top))
@@ -100,16 +101,16 @@ class RowDistances:
         return torch.stack(drawn).mean(0)
 
     def main(self, top: int) -> Tensor:
-        return self._outside(top) * self._lengths(*self._centre(top))
+        return self.weighted.expected(self.n, top)
 
     def upper(self, top: int) -> Tensor:
-        both = [a + b for a, b in zip(self._centre(top), self._spread(top), strict=True)]
-        return self._outside(top) * self._lengths(*both)
+        return self.weighted.expected_upper(self.n, top)
 
     def printed(self, top: int) -> Tensor:
-        weights = self.p + top / (self.n - 1)
-        squares = (weights * self.squares).sub_(self._inner, alpha=2.0).mul_(weights).add_(self._mean_square)
-        return self._outside(top) * squares.clamp_(min=0.0).sqrt_().mul_(self.shown).sum(-1)
+        weights, of = self.p + top / (self.n - 1), self.weighted
+        squares = (weights * of.squares).sub_(of.inner, alpha=2.0).mul_(weights).add_(of.mean_square)
+        lengths = squares.clamp_(min=0.0).sqrt_().mul_(self.shown)
+        return (1 - top / self.n).squeeze(-1) * lengths.sum(-1)
 
     def bound(self, top: int) -> Tensor:
         chosen = self._heaviest[:, :top]
@@ -142,52 +143,9 @@ class RowDistances:
 
     def _apart(self, selected: Tensor) -> Tensor:
         """Σ ‖vᵢ − s‖ over the keys that are seen and not selected."""
-        s = (self.p * selected) @ self.x
-        squares = torch.addmm(self._weighted, s, self.x.T, alpha=-2.0).mul_(self.p)
-        lengths = squares.add_(s.square().sum(-1, keepdim=True)).clamp_(min=0.0).sqrt_()
+        s = self.weighted.sum(self.p * selected)
+        lengths = self.weighted.lengths(self.weighted.offsets(s), s)
         return lengths.mul_(self.shown - selected).sum(-1)
-
-    @cached_property
-    def _weighted(self) -> Tensor:
-        """(rows, keys): pᵢ‖xᵢ‖²."""
-        return self.p * self.squares
-
-    @cached_property
-    def _mean(self) -> Tensor:
-        return self.p @ self.x
-
-    @cached_property
-    def _mean_square(self) -> Tensor:
-        return self._mean.square().sum(-1, keepdim=True)
-
-    @cached_property
-    def _inner(self) -> Tensor:
-        """(rows, keys): ⟨xᵢ, x̄⟩."""
-        return self._mean @ self.x.T
-
-    @cached_property
-    def _total(self) -> Tensor:
-        """(rows, 1): Σ‖vᵢ‖²."""
-        return (self.p.square() @ self.squares)[:, None]
-
-    def _outside(self, top: int) -> Tensor:
-        return (1 - top / self.n).squeeze(-1)
-
-    def _centre(self, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The coefficients of cᵢ² in ‖vᵢ‖², ⟨vᵢ, x̄⟩ and 1, each (rows, 1)."""
-        q = top / (self.n - 1)
-        return (1 + q).square(), -2 * q * (1 + q), q.square() * self._mean_square
-
-    def _spread(self, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The coefficients of Vᵢ = u·(Σ‖vⱼ‖² − ‖vᵢ‖² − ‖x̄ − vᵢ‖²/(n−1)), u = q(n−1−N)/(n−2)."""
-        others = self.n - 1
-        u = top / others * (others - top).clamp(min=0.0) / (others - 1).clamp(min=1.0)
-        return -u * (1 + 1 / others), 2 * u / others, u * (self._total - self._mean_square / others)
-
-    def _lengths(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """Σ √(a‖vᵢ‖² + b⟨vᵢ, x̄⟩ + c) over what each row sees."""
-        squares = (self._weighted * a).addcmul_(self._inner, b).mul_(self.p).add_(c)
-        return squares.clamp_(min=0.0).sqrt_().mul_(self.shown).sum(-1)
 
     def _largest_apart(self, chosen: Tensor, left_out: Tensor) -> Tensor:
         """d₁²: from each selected key to the farthest that is left out, among its FARTHEST if one of them is."""

@@ -1,9 +1,8 @@
 """Which of a row's N heaviest tokens lie in a ball that leaves the others out, and what does Theorem 2 say of it?
 
 With s = Σ_{i∈I} αᵢxᵢ over the N heaviest, r = min_{j∉I} ‖s − αⱼxⱼ‖ and N_s = #{i ∈ I : ‖s − αᵢxᵢ‖ < r},
-    ‖s − αᵢxᵢ‖² = ‖s‖² + kᵢ,   kᵢ = αᵢ(αᵢ‖xᵢ‖² − 2⟨xᵢ, s⟩),
-so the comparison needs no ‖s‖² and no difference of nearly equal lengths: i is inside exactly when kᵢ < min kⱼ. All
-⟨xᵢ, s⟩ of a block of rows are two matrix products.
+    ‖s − αᵢxᵢ‖² = ‖s‖² + kᵢ   (``undilute.measures.weighted_vectors``),
+so no nearly equal lengths are subtracted: i is inside exactly when kᵢ < min kⱼ.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from undilute.measures.weighted_vectors import WeightedVectors
 from undilute.models.capture import sampled
 from undilute.report.result import Row
 from undilute.theory.separability import certain_fraction, probability_bounds
@@ -67,16 +67,14 @@ def balls(weights: Tensor, x: Tensor, tops: Sequence[int], visible: Tensor) -> l
     w = weights.double().masked_fill(~visible, 0.0)
     order = w.masked_fill(~visible, -1.0).argsort(dim=-1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(-1, order, torch.arange(w.shape[-1]).expand_as(order))
-    squares = w * w * x.square().sum(-1)[:, None]
-    seen = visible.sum(-1)
-    return [_ball(w, x, squares, (rank < top) & visible, visible, order[..., :top], seen > top) for top in tops]
+    vectors, seen = WeightedVectors(w, x), visible.sum(-1)
+    return [_ball(vectors, (rank < top) & visible, visible, order[..., :top], seen > top) for top in tops]
 
 
-def _ball(
-    w: Tensor, x: Tensor, squares: Tensor, chosen: Tensor, visible: Tensor, first: Tensor, counted: Tensor
-) -> Ball:
-    s = _times(w * chosen, x)
-    k = squares - 2 * w * _times(s, x.transpose(-1, -2))
+def _ball(vectors: WeightedVectors, chosen: Tensor, visible: Tensor, first: Tensor, counted: Tensor) -> Ball:
+    w = vectors.p
+    s = vectors.sum(w * chosen)
+    k = vectors.offsets(s)
     left_out = visible & ~chosen
     nearest = k.masked_fill(~left_out, torch.inf).amin(-1, keepdim=True)
     N, nowhere = float(first.shape[-1]), torch.tensor(torch.nan, dtype=torch.float64)
@@ -88,13 +86,6 @@ def _ball(
         radius=(s.square().sum(-1) + nearest.squeeze(-1)).clamp(min=0.0).sqrt(),
         selected=w.gather(-1, first),
     )
-
-
-def _times(a: Tensor, b: Tensor) -> Tensor:
-    """(heads, rows, m) and (heads, m, k) → (heads, rows, k); one product if every head has the same b."""
-    if b.stride(0) == 0 or b.shape[0] == 1:
-        return (a.reshape(-1, a.shape[-1]) @ b[0]).view(*a.shape[:-1], -1)
-    return a @ b
 
 
 def unit(x: Tensor) -> Tensor:
