@@ -400,7 +400,7 @@ def sensitivity(
 ) -> Tensor:
     """g(T, ε) = ‖softmax((l + εv)/T) − softmax(l/T)‖₂/ε for the unit vector v along ``direction``.
 
-    Small steps are evaluated as p·(e^x − 1 − m)/(1 + m), x = εv/T, m = Σp(e^x − 1), so nothing cancels as ε → 0.
+    Small steps are evaluated by :func:`small_change`, so nothing cancels as ε → 0.
 
     Parameters
     ----------
@@ -426,13 +426,27 @@ def sensitivity(
     step = numbers("epsilon", epsilon, above=0.0).unsqueeze(-1)
     T = numbers("temperature", temperature, above=0.0).unsqueeze(-1)
     p, x = (l / T).softmax(-1), v / length * step / T
-    grown = x.clamp(-1.0, 1.0).expm1()
-    mean = (p * grown).sum(-1, keepdim=True)
-    small = p * (grown - mean) / (1 + mean)
-    large = (l / T + x).softmax(-1) - p
+    small, large = small_change(p, x.clamp(-1.0, 1.0)), (l / T + x).softmax(-1) - p
     moved = torch.where(x.abs().amax(-1, keepdim=True) <= 1.0, small, large)
     distance: Tensor = torch.linalg.vector_norm(moved, dim=-1)
     return distance / step.squeeze(-1)
+
+
+def small_change(p: Tensor, x: Tensor) -> Tensor:
+    """softmax(z + x) − softmax(z) as p·(e^x − 1 − m)/(1 + m), m = Σp(e^x − 1): nothing cancels for small steps.
+
+    Parameters
+    ----------
+    p : (..., n), softmax(z)
+    x : (..., n), steps of about 1 at most, without any check; overwritten
+
+    Returns
+    -------
+    (..., n), in p's own precision
+    """
+    grown = x.expm1_()
+    mean = (p * grown).sum(-1, keepdim=True)
+    return grown.sub_(mean).mul_(p).div_(1 + mean)
 
 
 def mean_square_sensitivity(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:

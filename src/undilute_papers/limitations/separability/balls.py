@@ -19,11 +19,11 @@ from undilute.models.capture import sampled
 from undilute.report.result import Row
 from undilute.theory.separability import certain_fraction, probability_bounds
 from undilute_papers.reproduction.attended import Layer, blocks
+from undilute_papers.reproduction.quartiles import quartiles
 
 BLOCK = 2**18  # logits at a time
 BOUNDED_ROWS = 8  # of each head: the corrected bounds cost far more than what they are held against
 ROUNDING = 1e-9
-QUARTILES = ("lowest", "first_quartile", "median", "third_quartile", "highest")
 BOUNDS = ("certain", "lower", "upper", "printed_upper")
 
 
@@ -202,14 +202,13 @@ class Measured:
 
 def _line(top: int, rows: int, heads: Tensor, theory: Tensor, cases: Tensor) -> dict[str, float | int | None]:
     """One N. ``heads``: (3, heads); ``theory``: (6, heads); ``cases``: (6, heads × bounded rows)."""
-    quartiles = heads[0].quantile(torch.linspace(0, 1, 5, dtype=torch.float64)) if heads.numel() else [math.nan] * 5
     cases = cases[:, cases[0].isfinite()]
     measured, closed, certain, _, _, printed = cases
     share, _, _, lower, upper, printed_mean = theory
     return {
         "N": top,
         "rows": rows,
-        **{name: _or_none(float(value)) for name, value in zip(QUARTILES, quartiles, strict=True)},
+        **{name: _or_none(value) for name, value in quartiles(heads[0]).items()},
         "open_ball_mean": _or_none(float(heads[0].mean())),
         "closed_ball_mean": _or_none(float(heads[1].mean())),
         "left_out_in_closed_ball": _or_none(float(heads[2].mean())),
