@@ -106,13 +106,8 @@ def spectral_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | No
 def spectral_bounds(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Bounds:
     """Bounds of :func:`spectral_norm` from the two largest weights: 2p₁p₂/(p₁ + p₂) and p₁(1 − p₁ + p₂), over T.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    Bounds of shape (...,); equal for a tie at the top, for two positive weights and for one.
+    Parameters as in :func:`spectral_norm`; returns Bounds of shape (...,), equal for a tie at the top, for two positive
+    weights and for one.
 
     Examples
     --------
@@ -130,13 +125,8 @@ def spectral_bounds(weights: Array, temperature: Array = 1.0, visible: Tensor | 
 def worst_direction(weights: Array, visible: Tensor | None = None) -> Tensor:
     """The unit direction in logit space that moves the weights most: the top eigenvector of diag(p) − ppᵀ, O(n).
 
-    Parameters
-    ----------
-    weights, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (..., n), positive at the top weight, 0 where hidden. Where J = 0 (one-hot) every direction is as good.
+    Parameters as in :func:`spectral_norm`; returns (..., n), positive at the top weight, 0 where hidden. Where J = 0
+    (one-hot) every direction is as good.
 
     Examples
     --------
@@ -154,13 +144,7 @@ def worst_direction(weights: Array, visible: Tensor | None = None) -> Tensor:
 def frobenius_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """‖(diag(p) − ppᵀ)/T‖_F = √(q₂ − 2q₃ + q₂²)/T with q_k = Σpᵏ, summed so that nothing cancels.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`spectral_norm`; returns (...,).
 
     Examples
     --------
@@ -178,13 +162,7 @@ def frobenius_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | N
 def largest_entry(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """max |Jᵢⱼ| = max p(1 − p)/T.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`spectral_norm`; returns (...,).
 
     Examples
     --------
@@ -198,13 +176,7 @@ def largest_entry(weights: Array, temperature: Array = 1.0, visible: Tensor | No
 def infinity_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """‖J‖_{∞→∞} = ‖J‖_{1→1} = max 2p(1 − p)/T: the largest row sum, and column sum, of |J|.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`spectral_norm`; returns (...,).
 
     Examples
     --------
@@ -221,13 +193,7 @@ def infinity_to_one_norm(weights: Array, temperature: Array = 1.0, visible: Tens
     least 1/2, and for rows of at most 16 positive weights, by enumeration. Otherwise lower is 1 − D², with D the
     difference of two sides filled greedily, heaviest first, and upper is 1; both over T.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    Bounds of shape (...,)
+    Parameters as in :func:`spectral_norm`; returns Bounds of shape (...,).
 
     Examples
     --------
@@ -452,13 +418,8 @@ def small_change(p: Tensor, x: Tensor) -> Tensor:
 def mean_square_sensitivity(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """E‖Jv‖² = ‖J‖_F²/n over directions v uniform on the unit sphere of the n visible keys (E vvᵀ = I/n).
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,); compare with spectral_norm², which is what the worst direction reaches.
+    Parameters as in :func:`spectral_norm`; returns (...,). Compare with spectral_norm², which is what the worst
+    direction reaches.
 
     Examples
     --------
