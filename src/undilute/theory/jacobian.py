@@ -106,13 +106,8 @@ def spectral_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | No
 def spectral_bounds(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Bounds:
     """Bounds of :func:`spectral_norm` from the two largest weights: 2p₁p₂/(p₁ + p₂) and p₁(1 − p₁ + p₂), over T.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    Bounds of shape (...,); equal for a tie at the top, for two positive weights and for one.
+    Parameters as in :func:`spectral_norm`; returns Bounds of shape (...,), equal for a tie at the top, for two positive
+    weights and for one.
 
     Examples
     --------
@@ -130,13 +125,8 @@ def spectral_bounds(weights: Array, temperature: Array = 1.0, visible: Tensor | 
 def worst_direction(weights: Array, visible: Tensor | None = None) -> Tensor:
     """The unit direction in logit space that moves the weights most: the top eigenvector of diag(p) − ppᵀ, O(n).
 
-    Parameters
-    ----------
-    weights, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (..., n), positive at the top weight, 0 where hidden. Where J = 0 (one-hot) every direction is as good.
+    Parameters as in :func:`spectral_norm`; returns (..., n), positive at the top weight, 0 where hidden. Where J = 0
+    (one-hot) every direction is as good.
 
     Examples
     --------
@@ -154,13 +144,7 @@ def worst_direction(weights: Array, visible: Tensor | None = None) -> Tensor:
 def frobenius_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """‖(diag(p) − ppᵀ)/T‖_F = √(q₂ − 2q₃ + q₂²)/T with q_k = Σpᵏ, summed so that nothing cancels.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`spectral_norm`; returns (...,).
 
     Examples
     --------
@@ -178,13 +162,7 @@ def frobenius_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | N
 def largest_entry(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """max |Jᵢⱼ| = max p(1 − p)/T.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`spectral_norm`; returns (...,).
 
     Examples
     --------
@@ -198,13 +176,7 @@ def largest_entry(weights: Array, temperature: Array = 1.0, visible: Tensor | No
 def infinity_norm(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
     """‖J‖_{∞→∞} = ‖J‖_{1→1} = max 2p(1 − p)/T: the largest row sum, and column sum, of |J|.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`spectral_norm`; returns (...,).
 
     Examples
     --------
@@ -221,13 +193,7 @@ def infinity_to_one_norm(weights: Array, temperature: Array = 1.0, visible: Tens
     least 1/2, and for rows of at most 16 positive weights, by enumeration. Otherwise lower is 1 − D², with D the
     difference of two sides filled greedily, heaviest first, and upper is 1; both over T.
 
-    Parameters
-    ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
-
-    Returns
-    -------
-    Bounds of shape (...,)
+    Parameters as in :func:`spectral_norm`; returns Bounds of shape (...,).
 
     Examples
     --------
@@ -400,7 +366,7 @@ def sensitivity(
 ) -> Tensor:
     """g(T, ε) = ‖softmax((l + εv)/T) − softmax(l/T)‖₂/ε for the unit vector v along ``direction``.
 
-    Small steps are evaluated as p·(e^x − 1 − m)/(1 + m), x = εv/T, m = Σp(e^x − 1), so nothing cancels as ε → 0.
+    Small steps are evaluated by :func:`small_change`, so nothing cancels as ε → 0.
 
     Parameters
     ----------
@@ -426,25 +392,34 @@ def sensitivity(
     step = numbers("epsilon", epsilon, above=0.0).unsqueeze(-1)
     T = numbers("temperature", temperature, above=0.0).unsqueeze(-1)
     p, x = (l / T).softmax(-1), v / length * step / T
-    grown = x.clamp(-1.0, 1.0).expm1()
-    mean = (p * grown).sum(-1, keepdim=True)
-    small = p * (grown - mean) / (1 + mean)
-    large = (l / T + x).softmax(-1) - p
+    small, large = small_change(p, x.clamp(-1.0, 1.0)), (l / T + x).softmax(-1) - p
     moved = torch.where(x.abs().amax(-1, keepdim=True) <= 1.0, small, large)
     distance: Tensor = torch.linalg.vector_norm(moved, dim=-1)
     return distance / step.squeeze(-1)
 
 
-def mean_square_sensitivity(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
-    """E‖Jv‖² = ‖J‖_F²/n over directions v uniform on the unit sphere of the n visible keys (E vvᵀ = I/n).
+def small_change(p: Tensor, x: Tensor) -> Tensor:
+    """softmax(z + x) − softmax(z) as p·(e^x − 1 − m)/(1 + m), m = Σp(e^x − 1): nothing cancels for small steps.
 
     Parameters
     ----------
-    weights, temperature, visible : as in :func:`spectral_norm`
+    p : (..., n), softmax(z)
+    x : (..., n), steps of about 1 at most, without any check; overwritten
 
     Returns
     -------
-    (...,); compare with spectral_norm², which is what the worst direction reaches.
+    (..., n), in p's own precision
+    """
+    grown = x.expm1_()
+    mean = (p * grown).sum(-1, keepdim=True)
+    return grown.sub_(mean).mul_(p).div_(1 + mean)
+
+
+def mean_square_sensitivity(weights: Array, temperature: Array = 1.0, visible: Tensor | None = None) -> Tensor:
+    """E‖Jv‖² = ‖J‖_F²/n over directions v uniform on the unit sphere of the n visible keys (E vvᵀ = I/n).
+
+    Parameters as in :func:`spectral_norm`; returns (...,). Compare with spectral_norm², which is what the worst
+    direction reaches.
 
     Examples
     --------
