@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from undilute.cli.files import put
+from undilute.cli.output import put
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.rules.parameters import count, shown
 

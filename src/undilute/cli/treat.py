@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from undilute import interrupts, rules
-from undilute.cli.files import wrote
+from undilute.cli.output import wrote
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.progress import Progress as OnProgress
 from undilute.rules.parameters import count

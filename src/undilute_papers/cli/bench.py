@@ -12,7 +12,7 @@ from rich.text import Text
 
 from undilute import rules
 from undilute.cli import treat as cli_treat
-from undilute.cli.files import put
+from undilute.cli.output import put
 from undilute.rules.parameters import count, whole
 
 console = Console()

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from undilute import rules
-from undilute.cli.files import put
+from undilute.cli.output import put
 from undilute.errors import InvalidValue
 from undilute.rules.parameters import shown
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from typer.core import TyperGroup
 
 from undilute import interrupts
-from undilute.cli.files import put, wrote
+from undilute.cli.output import put, wrote
 from undilute.errors import InvalidValue, MissingExtra, UndiluteError
 from undilute.report.comparisons import outcome
 from undilute.report.result import Result, versions
