@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +9,7 @@ from undilute.errors import InvalidValue
 from undilute.rules.base import Map, Rule, Scale
 from undilute.rules.data import to_data
 from undilute.rules.expression import literal
-from undilute.rules.registry import Factory, as_rule, get, names, preset
+from undilute.rules.registry import Factory, as_rule, get, names, parameters_of, preset
 
 
 def text(rule: str | Rule | Map | Scale) -> str:
@@ -51,7 +50,7 @@ def _parameters(name: str, data: dict[str, Any]) -> dict[str, Any] | None:
     if default is None or any(default[part]["kind"] != data[part]["kind"] for part in data):
         return None
     own, usual = ({**each["map"], **each["scale"]} for each in (data, default))
-    takes = inspect.signature(preset(name).factory).parameters
+    takes = parameters_of(preset(name).factory).parameters
     given = {each: own[each] for each in takes if each in own and own[each] != usual[each]}
     if _data(_written(name, given)) != data:
         return None

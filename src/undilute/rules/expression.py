@@ -14,10 +14,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from undilute.errors import InvalidValue
@@ -50,7 +48,6 @@ def split_names(text: str) -> list[str]:
     return [name for _, piece in _pieces(text, ",") if (name := piece.strip())]
 
 
-@lru_cache(maxsize=256)
 def parse(text: str) -> tuple[Call, ...]:
     """The calls in an expression, those left of ``|`` first.
 
@@ -107,9 +104,7 @@ def _call(text: str, start: int, piece: str) -> Call:
     source = f"_({rest.rstrip()}"
     offset = start + len(name) - 1  # of a place in the source to one in the text
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a text is no business of the user's filters
-            tree = ast.parse(source, mode="eval").body
+        tree = ast.parse(source, mode="eval").body
     except UNREADABLE as error:
         place = error.offset if isinstance(error, SyntaxError) else None
         raise _unreadable(text, offset + (place or 2) - 1) from None
@@ -154,6 +149,6 @@ def _letters(source: str, place: int | None) -> int:
 def _unreadable(text: str, place: int) -> InvalidValue:
     place = max(0, min(place, len(text) - 1))
     return InvalidValue(
-        f"rule {shown(text)} cannot be read at character {place + 1}, {shown(text[place : place + 12])}: write its name "
-        f"and numbers, texts or lists of these, as in {EXAMPLE!r}."
+        f"rule {shown(text)} cannot be read at character {place + 1}, {shown(text[place : place + 12])}: must be a "
+        f"name and numbers, texts or lists of these, as in {EXAMPLE!r}."
     )

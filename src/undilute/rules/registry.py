@@ -23,6 +23,8 @@ from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, TypeVar
 
+from torch import nn
+
 from undilute import plugins
 from undilute.errors import InvalidValue, UndiluteError, UnknownName
 from undilute.rules.base import Map, Rule, Scale, forward_of
@@ -155,6 +157,12 @@ def learnable(rule: str, embed_dim: int, num_heads: int) -> Rule:
     return get(rule) if make is None else as_rule(make(embed_dim, num_heads))
 
 
+def parameters_of(factory: Factory) -> inspect.Signature:
+    """What a factory takes; nothing, if it is a class without a constructor."""
+    is_bare = isinstance(factory, type) and factory.__init__ is nn.Module.__init__  # type: ignore[misc]
+    return inspect.Signature() if is_bare else inspect.signature(factory)
+
+
 def as_rule(thing: object) -> Rule:
     """A Rule from a Rule, a Map or a Scale."""
     match thing:
@@ -171,6 +179,7 @@ def as_rule(thing: object) -> Rule:
 
 # ---------------------------------------------------------------- expressions
 
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 JOINED = "as in 'ssmax(s=0.4) | entmax15'"
 
 
@@ -185,7 +194,9 @@ def _called(text: str, call: Call) -> Preset:
     for name, value in bound.arguments.items():
         if isinstance(value, tuple):
             bound.arguments[name] = received(known.factory, name, _as_list(value))
-    factory = partial(known.factory, *bound.args, **bound.kwargs)
+    by_name = all(each.kind in BY_NAME for each in bound.signature.parameters.values())
+    arguments = ((), bound.arguments) if by_name else (bound.args, bound.kwargs)
+    factory = partial(known.factory, *arguments[0], **arguments[1])
     try:
         as_rule(factory())
     except UndiluteError:
@@ -198,7 +209,7 @@ def _called(text: str, call: Call) -> Preset:
 
 def _bound(name: str, factory: Factory, values: Sequence[Any], named: Mapping[str, Any]) -> inspect.BoundArguments:
     """Parameters by name; an error that says which there are, if these do not fit."""
-    signature = inspect.signature(factory)
+    signature = parameters_of(factory)
     try:
         return signature.bind(*values, **named)
     except TypeError as error:
@@ -218,11 +229,11 @@ def _joined(text: str, first: Preset, second: Preset) -> Preset:
     from undilute.rules.scales.temperature import Temperature
 
     scaled, mapped = as_rule(first.factory()), as_rule(second.factory())
-    own_map = forward_of(scaled.map) is not Softmax or forward_of(scaled) is not Rule
-    own_scale = type(mapped.scale) is not Temperature or mapped.scale.T != 1.0 or forward_of(mapped) is not Rule
-    for is_more, name, where, what in ((own_map, first.name, "left", "map"), (own_scale, second.name, "right", "scale")):
-        if is_more:
-            raise InvalidValue(f"rule {shown(text)}: {name} on the {where} of | has a {what} of its own; join {JOINED}.")
+    if forward_of(scaled.map) is not Softmax or forward_of(scaled) is not Rule:
+        raise InvalidValue(f"rule {shown(text)}: {first.name} has its own map; join a scale and a map, {JOINED}.")
+    factor = mapped.scale.T if type(mapped.scale) is Temperature and forward_of(mapped) is Rule else None
+    if not isinstance(factor, float) or factor != 1.0:
+        raise InvalidValue(f"rule {shown(text)}: {second.name} has its own scale; join a scale and a map, {JOINED}.")
 
     def trained(embed_dim: int, num_heads: int) -> Rule:
         make = [each.learnable or (lambda *_, each=each: each.factory()) for each in (first, second)]
