@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 import warnings
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 from undilute.errors import InvalidValue
 
@@ -17,14 +16,6 @@ def points(group: str) -> list[EntryPoint]:
     except Exception as error:  # one broken file among all installed packages is enough
         warnings.warn(f"the entry points of installed packages cannot be read: {_short(error)}.", stacklevel=2)
         return []
-
-
-def load(point: EntryPoint) -> Any:
-    """What an entry point names; an error that names its package, if that cannot be loaded."""
-    try:
-        return point.load()
-    except (Exception, SystemExit) as error:
-        raise broken(point, error) from error
 
 
 def broken(point: EntryPoint, error: BaseException) -> InvalidValue:

@@ -70,12 +70,8 @@ def _made(point: EntryPoint) -> Any:
     if point.name in OWN:
         return _command(point.name, with_imports(point.load()))
     try:
-        loaded = plugins.load(point)
-    except InvalidValue as error:
-        return _refusal(point.name, error)
-    try:
-        return _command(point.name, loaded)
-    except Exception as error:  # whatever typer makes of what is no command
+        return _command(point.name, point.load())
+    except (Exception, SystemExit) as error:  # of the package, or of typer, if it is given no command
         return _refusal(point.name, plugins.broken(point, error))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from undilute.measures.attention_rows import Rows
-from undilute.measures.entropy import entropy_of_rows
 from undilute.measures.registry import measure
+from undilute.measures.row_entropy import entropy_of_rows
 
 
 @measure("n_eff", label="effective keys", formula="e^H", unit="keys", beside_sink=True)

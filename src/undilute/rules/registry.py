@@ -268,11 +268,11 @@ def _add(point: EntryPoint) -> None:
     """Register what an entry point brings; what makes no rule is taken out again."""
     before = set(_presets)
     try:
-        thing = plugins.load(point)
+        thing = point.load()
         if not isinstance(thing, ModuleType) and getattr(_presets.get(point.name), "factory", None) is not thing:
             register(point.name)(thing)
-    except UndiluteError as error:
-        warnings.warn(str(error), stacklevel=2)
+    except (Exception, SystemExit) as error:
+        warnings.warn(str(plugins.broken(point, error)), stacklevel=2)
     for name in [name for name in _presets if name not in before]:
         try:
             as_rule(_presets[name].factory())
