@@ -91,12 +91,12 @@ def test_a_program_that_uses_the_library_keeps_its_own_ctrl_c() -> None:
 def test_what_was_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt after the files are there does not claim that nothing was written."""
     from undilute import interrupts
-    from undilute.cli import files as cli_files
+    from undilute.cli import output
 
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli_files, "wrote", stopped)
+    monkeypatch.setattr(output, "wrote", stopped)
     with pytest.raises(interrupts.Interrupted, match=r"a\.txt had been written$"), interrupts.interruptible():
-        cli_files.put({tmp_path / "a.txt": "x"})
+        output.put({tmp_path / "a.txt": "x"})
     assert (tmp_path / "a.txt").read_text() == "x"

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 
+from undilute import __version__
 from undilute.errors import MissingExtra, UndiluteError
 from undilute.interrupts import EXIT_CODE, Interrupted, interruptible
 from undilute.models.reasons import one_line
@@ -55,6 +56,9 @@ def _run() -> None:
     try:
         from undilute.cli.app import app
     except ModuleNotFoundError as error:
+        if sys.argv[1:] == ["--version"]:  # needs no extra
+            print(__version__)
+            return
         raise MissingExtra(str(error.name), "cli") from None
     app()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Here, undilute
+from tests.distribution import install
 from undilute import rules
 
 
@@ -64,6 +66,7 @@ def test_plot_rules_writes_picture_page_and_numbers(tmp_path: Path) -> None:
         (["rules", "sparsmax"], "unknown rule 'sparsmax': did you mean 'sparsemax'"),
         (["rules", "--n", "0"], "--n = 0"),
         (["plot", "rules", "--rules", "nope"], "unknown rule 'nope'"),
+        (["plot", "rules", "--rules", "ssmax(z=1)"], "rule 'ssmax' got parameters ['z']: it takes s, b, floor"),
         (["plot", "rules", "--longest", "1"], "--longest = 1"),
         (["plot", "rules", "--gap", "nan"], "gap = nan"),
         (["plot", "rules", "--noise", "-1"], "noise = -1.0: must be at least 0"),
@@ -97,6 +100,102 @@ def test_missing_extra_says_what_to_install(tmp_path: Path) -> None:
     result = undilute("rules", PYTHONPATH=str(tmp_path))
     assert result.returncode == 2
     assert result.stderr.strip() == "undilute: this needs 'typer', which is not installed: pip install 'undilute[cli]'."
+
+
+def test_the_version_needs_no_extra(tmp_path: Path) -> None:
+    from undilute import __version__
+
+    for package in ("typer", "rich"):
+        (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('', name={package!r})")
+    result = undilute("--version", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert (result.returncode, result.stdout.strip()) == (0, __version__)
+
+
+@pytest.mark.parametrize("line", ["--version", "rules", "rules ssmax(s=0.4)"])
+def test_a_command_imports_only_what_it_needs(line: str) -> None:
+    """With the extra `cli` alone: nothing of the other extras, and none of the other commands."""
+    code = (
+        "import atexit, sys\n"
+        "heavy = 'undilute_papers', 'undilute.cli.treat', 'undilute.cli.diagnose', 'transformers', 'jinja2', 'pandas', "
+        "'plotly', 'matplotlib', 'numba'\n"
+        "atexit.register(lambda: print([name for name in heavy if name in sys.modules], file=sys.stderr))\n"
+        f"sys.argv[1:] = {line.split()!r}\n"
+        "from undilute.__main__ import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.strip()) == (0, "[]")
+
+
+def test_one_rule_with_parameters_in_detail(here: Here) -> None:
+    text = here("rules", "entmax(alpha=1.3)").stdout
+    assert text.startswith("rule: entmax(alpha=1.3)\n")
+    assert "parameters: alpha: 'Number' = 1.3" in text
+    (row,) = json.loads(here("rules", "ssmax(s=2) | sparsemax", "--json", "--n", "64").stdout)
+    assert row["name"] == "ssmax(s=2) | sparsemax"
+    assert row["is_sparse"]
+
+
+# ---------------------------------------------------------------- packages that bring commands
+
+COMMANDS = """[undilute.commands]
+brought = brought_commands:hello
+brought-group = brought_commands:group
+rules = brought_commands:hello
+broken-file = broken_commands:hello
+broken-name = brought_commands:missing
+broken-kind = brought_commands:odd
+"""
+SOURCE = """
+import typer
+group = typer.Typer(help="Several.")
+def hello(name: str = "you") -> None:
+    "Says hello."
+    print("hello", name)
+@group.command("one")
+def one() -> None:
+    "The first."
+    print("one")
+@group.command("two")
+def two() -> None:
+    "The second."
+odd = 3
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "brings-commands", COMMANDS, brought_commands=SOURCE, broken_commands="1 / 0")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_brings_commands(here: Here) -> None:
+    assert here("brought", "--name", "all").stdout == "hello all\n"
+    assert here("brought-group", "one").stdout == "one\n"
+    assert "Says hello." in here("brought", "-h").stdout
+    assert "softmax" in here("rules").stdout  # a name that is taken stays with Undilute
+
+
+@pytest.mark.usefixtures("package")
+def test_a_broken_command_says_so_and_breaks_nothing_else(here: Here) -> None:
+    listed = here("--help")
+    assert listed.returncode == 0
+    said = " ".join(listed.stdout.replace("│", " ").split())
+    assert "Not available: 'broken-file' of the package 'brings-commands' cannot be used (ZeroDivisionError" in said
+    assert "Says hello." in said
+    for name, why in (("file", "ZeroDivisionError"), ("name", "AttributeError"), ("kind", "")):
+        ran = here(f"broken-{name}", "whatever", "--it", "takes")
+        assert ran.returncode == 2
+        assert ran.stderr.startswith(
+            f"undilute: 'broken-{name}' of the package 'brings-commands' cannot be used ({why}"
+        )
+        assert ran.stderr.count("\n") == 1
+
+
+def test_a_misspelt_command_is_suggested(here: Here) -> None:
+    ran = here("diagnoze")
+    assert ran.returncode == 2
+    assert "Did you mean 'diagnose'" in ran.stderr
 
 
 def test_import_is_light() -> None:

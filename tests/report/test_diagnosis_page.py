@@ -19,6 +19,7 @@ import pytest
 import torch
 import transformers
 
+import undilute as ud
 from tests.report.browser import executable, launched, opened, wait_until
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.errors import MissingExtra
@@ -434,9 +435,8 @@ def test_advice_can_be_copied(page: Page, diagnosis: Diagnosis) -> None:
     left_alone = next(head for head in diagnosis.heads if not head.advice.rule)
     page.click(cell(advised.layer, advised.head))
     code = page.locator("#advice-code").inner_text()
-    given = {name: float(value) for name, value in re.findall(r"(\w+)=([-\d.e]+)", code)}
-    assert code.startswith('undilute.rules.get("llama4", ')
-    assert given == pytest.approx(advised.advice.parameters, rel=1e-3)
+    meant = ud.rules.get(advised.advice.rule, **advised.advice.parameters)
+    assert ud.rules.to_data(eval(code, {"undilute": ud})) == ud.rules.to_data(meant)
     page.click("#copy")
     wait_until(page, "['Copied', 'Selected'].includes(document.getElementById('copy').textContent)")
     assert page.evaluate("getSelection().toString()") == code

@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ import torch
 from torch import Tensor
 
 import undilute as ud
+from tests.distribution import install
 from undilute import rules
 
 PRESETS = [
@@ -212,3 +217,96 @@ def test_rules_print_what_they_are() -> None:
     text = repr(rules.Rule(rules.LogLength(0.43), rules.Entmax(torch.tensor([1.2, 1.4]))))
     assert "LogLength(s=0.43, b=0)" in text
     assert "Entmax(alpha=<2 values>)" in text
+
+
+# ---------------------------------------------------------------- packages that bring rules
+
+BRINGS = """[undilute.rules]
+all-of-it = brought_rules
+brought-half = brought_rules:half
+"""
+RULES_OF_A_PACKAGE = """
+import undilute as ud
+
+@ud.rules.register("brought-twice")
+def twice(factor: float = 2.0):
+    return ud.rules.Temperature(1 / factor)
+
+def half(T: float = 2.0):
+    return ud.rules.Temperature(T)
+"""
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder of packages, in a registry that has not looked for any yet."""
+    before = dict(rules.registry._presets)
+    monkeypatch.setattr("undilute.rules.registry._plugins", None)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    rules.registry._presets.clear()
+    rules.registry._presets.update(before)
+    for module in ("brought_rules", "broken_rules", "half_broken"):
+        sys.modules.pop(module, None)
+
+
+def test_a_package_brings_a_module_of_rules_and_a_factory(fresh: Path) -> None:
+    install(fresh, "brings-rules", BRINGS, brought_rules=RULES_OF_A_PACKAGE)
+    assert rules.get("brought-twice(factor=4)").scale.bound(1) == 4.0  # a name that is not known yet is looked for
+    assert rules.get("brought-half(T=4)").scale.bound(1) == 0.25
+    assert rules.names()[-2:] == ["brought-twice", "brought-half"]
+    assert rules.text(rules.get("brought-half")) == "temperature(T=2)" or "brought" in rules.text("brought-half")
+    assert "brought_rules" in sys.modules
+
+
+def test_a_package_is_loaded_when_names_are_asked_for_and_never_before(tmp_path: Path) -> None:
+    install(tmp_path, "brings-rules", BRINGS, brought_rules=RULES_OF_A_PACKAGE)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import undilute as ud\n"
+        "ud.rules.get('ssmax(s=0.4)'); print('brought_rules' in sys.modules)\n"
+        "print(ud.rules.names()[-2:])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert said.stdout == "False\n['brought-twice', 'brought-half']\n", said.stderr
+
+
+@pytest.mark.parametrize(
+    ("points", "source", "message"),
+    [
+        ("x = broken_rules", "1 / 0", r"'x' of the package 'broken-rules' cannot be used \(ZeroDivisionError"),
+        ("x = broken_rules", "import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("x = broken_rules", "raise SystemExit(3)", "SystemExit: 3"),
+        ("x = broken_rules:missing", "", "AttributeError"),
+        ("ssmax = broken_rules:other", "def other(): ...", "rule name 'ssmax' is taken"),
+        ("x = broken_rules:three", "three = 3", "'int' object is not callable"),
+        ("x = broken_rules:none", "def none(): ...", "rule = None of type NoneType"),
+    ],
+)
+def test_a_broken_package_is_one_warning_that_names_it(fresh: Path, points: str, source: str, message: str) -> None:
+    install(fresh, "broken-rules", f"[undilute.rules]\n{points}\n", broken_rules=source)
+    install(fresh, "brings-rules", BRINGS, brought_rules=RULES_OF_A_PACKAGE)
+    before = dict(rules.registry._presets)
+    with pytest.warns(UserWarning, match=message) as warned:
+        known = rules.names()
+    assert len(warned) == 1
+    assert "'broken-rules'" in str(warned[0].message)
+    assert known == [*before, "brought-twice", "brought-half"]  # the others are there
+    assert rules.names() == known  # and nobody is told twice
+
+
+def test_a_package_keeps_the_rules_that_work(fresh: Path) -> None:
+    source = RULES_OF_A_PACKAGE + "ud.rules.register('brought-nothing')(lambda: 3)\nraise ValueError('half way')\n"
+    install(fresh, "half-broken", "[undilute.rules]\nx = half_broken\n", half_broken=source)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert rules.names()[-1] == "brought-twice"
+    assert ["half way" in str(said[0].message), "rule = 3" in str(said[1].message)] == [True, True]
+
+
+def test_listeners_hear_of_packages_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(fresh, "brings-rules", BRINGS, brought_rules=RULES_OF_A_PACKAGE)
+    monkeypatch.setattr("undilute.rules.registry._listeners", [])
+    heard: list[str] = []
+    rules.on_register(heard.append)
+    assert heard == rules.names()
+    assert heard.count("brought-twice") == 1

@@ -1,25 +1,56 @@
 """The ``undilute`` command: the library's own commands, and those that installed packages bring.
 
-A package adds a command by an entry point of the group ``undilute.commands``: a function, or a ``typer.Typer``.
-``undilute_papers``, in the same distribution, adds ``audit``, ``reproduce``, ``plot`` and ``bench`` in this way.
+A command's file is imported when the command is asked for. A package adds a command by an entry point of the group
+``undilute.commands``: a function, or a ``typer.Typer``. ``undilute_papers``, in the same distribution, adds ``audit``,
+``reproduce``, ``plot`` and ``bench`` in this way. A command that cannot be loaded says so when it is run; the others
+work without it.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Annotated
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from typer.core import TyperGroup
 
-from undilute import __version__
-from undilute.cli.diagnose import diagnose_model
-from undilute.cli.rules import list_rules
-from undilute.cli.treat import compare, treat
+from undilute import __version__, plugins
+from undilute.cli.imports import with_imports
+from undilute.errors import InvalidValue
 
 GROUP = "undilute.commands"
-console = Console()
+OWN = {
+    "diagnose": "undilute.cli.diagnose:diagnose_model",
+    "treat": "undilute.cli.treat:treat",
+    "compare": "undilute.cli.treat:compare",
+    "rules": "undilute.cli.rules:list_rules",
+}
+
+
+class Commands(TyperGroup):
+    """The commands by name, each of them made when it is asked for; a name belongs to the first who has it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.places: dict[str, EntryPoint] = {}
+        for point in [*(EntryPoint(name, value, GROUP) for name, value in OWN.items()), *plugins.points(GROUP)]:
+            self.places.setdefault(point.name, point)
+        self.commands = dict.fromkeys(self.places)  # type: ignore[assignment]  # typer suggests these names
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.places)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.places:
+            return None
+        if self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _made(self.places[cmd_name])
+        return self.commands[cmd_name]
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Measure, explain and undo attention dilution.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -30,17 +61,35 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
     if version:
-        console.print(__version__, highlight=False)
+        print(__version__)
         raise typer.Exit
 
 
-app.command("diagnose")(diagnose_model)
-app.command("treat")(treat)
-app.command("compare")(compare)
-app.command("rules")(list_rules)
-for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-    _command = _point.load()
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_point.name)
-    else:
-        app.command(_point.name)(_command)
+def _made(point: EntryPoint) -> Any:
+    """The command at this place, as typer makes it."""
+    if point.name in OWN:
+        return _command(point.name, with_imports(point.load()))
+    try:
+        return _command(point.name, point.load())
+    except (Exception, SystemExit) as error:  # of the package, or of typer, if it is given no command
+        return _refusal(point.name, plugins.broken(point, error))
+
+
+def _command(name: str, function: Callable[..., Any] | typer.Typer, **settings: Any) -> Any:
+    if isinstance(function, typer.Typer):
+        group = typer.main.get_group(function)
+        group.name = name
+        return group
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, **settings)(function)
+    return typer.main.get_command(alone)
+
+
+def _refusal(name: str, error: InvalidValue) -> Any:
+    """A command that says why it is none, whatever it is given."""
+
+    def refuse() -> None:
+        raise error
+
+    refuse.__doc__ = f"Not available: {error}"
+    return _command(name, refuse, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

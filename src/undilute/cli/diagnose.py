@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +10,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from undilute.cli.files import put
-from undilute.errors import InvalidValue, MissingExtra
+from undilute.cli.options import Cache, More, Trust, require
+from undilute.cli.output import put
+from undilute.errors import InvalidValue
 from undilute.rules.parameters import count, shown
 
 console = Console()
 
 
 def diagnose_model(
-    more: Annotated[list[Path] | None, typer.Argument(help="Further text files, as in --text docs/*.txt.")] = None,
+    more: More = None,
     model: Annotated[
         str, typer.Option(help="smollm2, minilm, a hub id such as gpt2, a folder, or a .gguf file.")
     ] = "smollm2",
@@ -35,8 +35,8 @@ def diagnose_model(
     html: Annotated[Path | None, typer.Option(help="Write a page to explore, self-contained.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
     as_csv: Annotated[Path | None, typer.Option("--csv", help="Write one line per head as CSV.")] = None,
-    cache: Annotated[bool, typer.Option(help="Keep an unpacked GGUF file for the next time.")] = True,
-    trust_remote_code: Annotated[bool, typer.Option(help="Let the model run Python code of its own.")] = False,
+    cache: Cache = True,
+    trust_remote_code: Trust = False,
 ) -> None:
     """What every head of a model does as context grows: which dilute, from what length, how badly, what would help."""
     from undilute import files, models
@@ -52,8 +52,8 @@ def diagnose_model(
     read = [*(text or []), *(more or [])]
     files.check_writable(*filter(None, (html, as_json, as_csv)), read=[*read, Path(model)])
     for wanted, package, extra in ((html, "jinja2", "plot"), (as_csv, "pandas", "models")):
-        if wanted is not None and importlib.util.find_spec(package) is None:
-            raise MissingExtra(package, extra)
+        if wanted is not None:
+            require(package, extra)
     prose = texts.read(read)
     with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model, cache=cache, trust_remote_code=trust_remote_code)

@@ -16,7 +16,9 @@ console = Console()
 
 
 def list_rules(
-    name: Annotated[str | None, typer.Argument(help="One rule, for its details.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help='One rule, for its details; with parameters too: "entmax(alpha=1.3)".')
+    ] = None,
     n: Annotated[int, typer.Option("--n", help="Visible keys for the Lipschitz constant.")] = 1024,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
@@ -31,6 +33,6 @@ def list_rules(
     elif as_markdown:
         print(rule_table.markdown(names, n))
     elif name is not None:
-        print(rule_table.details(name, n))
+        print(rule_table.details(names[0], n))
     else:
         console.print(rule_table.terminal(names, n))

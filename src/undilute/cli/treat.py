@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,10 +20,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from undilute import interrupts, rules
-from undilute.cli.files import wrote
+from undilute.cli.options import whole_numbers
+from undilute.cli.output import typed, wrote
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.progress import Progress as OnProgress
-from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +110,9 @@ def treat(
         before, after = subject.evaluated({BASELINE: None, label: given}, steps)
     result = _treated(before, after, given, seed, _seen_elsewhere(given, subject.ids))
     settings = {"model": model, "rules": label, "heads": heads, "plan": given.summary, **subject.settings}
-    result = replace(result, settings=settings, command=_command(context), seconds=time.perf_counter() - start)
+    result = replace(
+        result, settings=settings, command=typed(context, *NO_FIGURES), seconds=time.perf_counter() - start
+    )
     _finish(result, output, {PLAN: given}, save_plan)
 
 
@@ -138,7 +139,7 @@ def compare(
     trust_remote_code: Trust = False,
 ) -> None:
     """Several rules on one model, with the same text and questions: one table, and one page of heat maps."""
-    given = [name for name in dict.fromkeys(map(str.strip, which.split(","))) if name not in ("", BASELINE)]
+    given = [name for name in dict.fromkeys(rules.split_names(which)) if name != BASELINE]
     names = [Path(name) if name.endswith(".json") else name for name in given]
     if not names:
         raise InvalidValue(f"--rules = {which!r}: must name at least one rule beside {BASELINE}, such as ssmax.")
@@ -157,7 +158,9 @@ def compare(
         evaluations = subject.evaluated(plans, steps)
     result = _compared(evaluations, seed)
     settings = {"model": model, "rules": tuple(plans), "heads": heads, **subject.settings}
-    result = replace(result, settings=settings, command=_command(context), seconds=time.perf_counter() - start)
+    result = replace(
+        result, settings=settings, command=typed(context, *NO_FIGURES), seconds=time.perf_counter() - start
+    )
     _finish(result, output, {f"plan-{name}.json": plan for name, plan in calibrated.items()})
 
 
@@ -362,18 +365,6 @@ def _naming(label: str) -> Iterator[None]:
         raise InvalidValue(f"{label}: {error}") from error
 
 
-def whole_numbers(name: str, text: str) -> list[int]:
-    """What an option of numbers says.
-
-    >>> whole_numbers("--lengths", "512, 1024")
-    [512, 1024]
-    """
-    try:
-        return [count(name, int(n)) for n in text.split(",")]
-    except ValueError:
-        raise InvalidValue(f"{name} = {text!r}: must be whole numbers separated by commas.") from None
-
-
 # ---------------------------------------------------------------- while it runs, and after
 
 
@@ -445,16 +436,3 @@ def _finish(result: Result, folder: Path, plans: Mapping[str, Plan], save_plan: 
     for part in treatment_text.terminal(result):
         console.print(part)
     wrote(*(folder / name for name in plans), folder / experiment_files.PAGE, *elsewhere)
-
-
-def _command(context: typer.Context) -> str:
-    """What to type for these figures: every option that they depend on and that is not at its default."""
-    words = ["undilute", str(context.info_name)]
-    for each in context.command.params:
-        value = context.params.get(str(each.name))
-        if each.name in NO_FIGURES or value == each.default or value in (None, [], ()):
-            continue
-        for one in value if isinstance(value, list | tuple) else [value]:
-            flag = [] if each.param_type_name == "argument" else [each.opts[0]]
-            words += flag if one is True else [*flag, str(one)]
-    return shlex.join(words)

@@ -20,6 +20,7 @@ from undilute.theory import adaptive, sparse
 
 HOLDS = 0.1  # an exponent below which words may say that a weight holds
 WORTH_SAYING = 0.1  # a sink's share from which advice mentions it
+DIGITS = 4  # of β: the fit knows no more, and what is printed is what is meant
 LARGEST_SCALE = 8.0  # twice what was measured: beyond it the straight line says nothing
 
 
@@ -31,6 +32,8 @@ class Advice:
     ----------
     rule : a name for ``undilute.rules.get``, or None to leave the head alone
     parameters : for that rule
+    expression : both as text that can be typed wherever a rule is named, such as ``llama4(beta=0.331,
+        floor_length=1025)``; it means exactly this rule
     scale : the factor on the logits at the target length; 1 to leave it alone
     summary : the same in a few words
     text : the same in words, with the reasons
@@ -38,6 +41,7 @@ class Advice:
 
     rule: str | None
     parameters: dict[str, float]
+    expression: str | None
     scale: float
     summary: str
     text: str
@@ -82,23 +86,25 @@ class Findings:
 def advise(head: Findings) -> Advice:
     """Advice for one head."""
     if head.kind != "diluting" or head.target <= head.length:
-        return Advice(None, {}, 1.0, "leave it", _leave(head))
+        return Advice(None, {}, None, 1.0, "leave it", _leave(head))
     scale = scale_to_hold(head)
     if scale is None:
-        text = (
+        words = (
             f"no factor on its logits up to {LARGEST_SCALE:g} holds {head.top_now:.3g} at {head.target:,} tokens: its "
             f"keys are too close to tell apart.{_sparse(head)}"
         )
-        return Advice(None, {}, 1.0, f"no factor on its logits holds {head.top_now:.2g}", text)
+        return Advice(None, {}, None, 1.0, f"no factor on its logits holds {head.top_now:.2g}", words)
     floor_length = head.length + 1
-    beta = (scale - 1) / math.log1p(head.target // floor_length)
-    rule = f"llama4 with beta = {beta:.3g}, floor_length = {floor_length}"
-    text = (
-        f"{rule} (logits as they are up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold its "
-        f"top weight at {head.top_now:.2g} instead of {head.top_target:.2g}."
+    growth = math.log1p(head.target // floor_length)
+    beta = float(f"{(scale - 1) / growth:.{DIGITS}g}")
+    scale = 1 + beta * growth
+    expression = f"llama4(beta={beta}, floor_length={floor_length})"
+    words = (
+        f"{expression} (logits as they are up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold "
+        f"its top weight at {head.top_now:.2g} instead of {head.top_target:.2g}."
     ) + (_sink(head) + _sparse(head) + _adaptive(head))
-    parameters = {"beta": beta, "floor_length": float(floor_length)}
-    return Advice("llama4", parameters, scale, f"llama4(beta={beta:.3g}) would hold {head.top_now:.2g}", text)
+    parameters = {"beta": beta, "floor_length": floor_length}
+    return Advice("llama4", parameters, expression, scale, f"{expression} would hold {head.top_now:.2g}", words)
 
 
 def scale_to_hold(head: Findings) -> float | None:

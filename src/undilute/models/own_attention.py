@@ -107,12 +107,14 @@ def stand_guard(model: type[PreTrainedModel], prefix: str) -> None:
 
     def before_building(self: PreTrainedModel, requested_attention: Any, *args: Any, **options: Any) -> None:
         if is_ours(requested_attention):
+            _check_plain(requested_attention, prefix)
             check_interface(self, requested_attention)
             _known.add(type(self.config))
 
     def before_changing(self: PreTrainedModel, attn_implementation: Any, *args: Any, **options: Any) -> None:
         asked = [(part, name) for part, name in _asked(self, attn_implementation) if is_ours(name)]
         for part, name in asked:
+            _check_plain(name, prefix)
             check_built(part, name)
             if not part._can_set_attn_implementation():  # transformers would log that it does nothing
                 raise refusal(type(part).__name__, name)
@@ -131,6 +133,15 @@ def stand_guard(model: type[PreTrainedModel], prefix: str) -> None:
     _preceded(model, "get_correct_attn_implementation", before_building)
     _preceded(model, "set_attn_implementation", before_changing)
     _preceded(model, "post_init", once_built)
+
+
+def _check_plain(name: str, prefix: str) -> None:
+    """Refuse a rule with parameters, for which transformers would list everything that it knows."""
+    if "(" in name:
+        raise InvalidValue(
+            f"attn_implementation = {name!r}: must be a rule's name without parameters; undilute.apply(model, "
+            f"{name.removeprefix(prefix)!r}) takes them."
+        )
 
 
 def guarded(mask: Callable[..., Any], name: str) -> Callable[..., Any]:

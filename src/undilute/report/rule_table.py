@@ -15,6 +15,7 @@ from rich.text import Text
 from undilute import rules
 from undilute.engine.api import explain
 from undilute.report.markdown_table import table
+from undilute.rules.registry import parameters_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def terminal(names: Sequence[str], n: int) -> Table:
 def details(name: str, n: int) -> str:
     """One rule at length: its facts, its parameters with their defaults, and what its files say."""
     preset, rule = rules.preset(name), rules.get(name)
-    parameters = ", ".join(str(p) for p in inspect.signature(preset.factory).parameters.values()) or "none"
+    parameters = ", ".join(str(p) for p in parameters_of(preset.factory).parameters.values()) or "none"
     lines = [f"{head}: {cell}" for head, cell in zip(_header(n), _cells(facts(name, n)), strict=True)]
     lines.append(f"parameters: {parameters}")
     for part in (rule.scale, rule.map):

@@ -33,6 +33,8 @@ from undilute.rules.maps.hard import Hard
 from undilute.rules.maps.normmax import Normmax
 from undilute.rules.maps.budget import Budget
 from undilute.rules.data import from_data, to_data
+from undilute.rules.canonical import text
+from undilute.rules.expression import split_names
 from undilute.rules.registry import Preset, get, learnable, names, on_register, preset, register, unregister
 
 for _package in (scales, maps):
@@ -77,6 +79,8 @@ __all__ = [
     "on_register",
     "preset",
     "register",
+    "split_names",
+    "text",
     "to_data",
     "unregister",
 ]

@@ -13,7 +13,7 @@ anything: a kind must be a class that is already loaded.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -144,7 +144,7 @@ def _part_from_data(name: str, data: Any) -> Any:
     cls, given = known[kind], {key: value for key, value in data.items() if key != KIND}
     _check_names(cls, given)
     try:
-        return cls(**{key: _received(cls, key, value) for key, value in given.items()})
+        return cls(**{key: received(cls, key, value) for key, value in given.items()})
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # torch's go on for many lines
         raise InvalidValue(f"{name} of kind {kind!r}: {str(error).splitlines()[0]}") from None
 
@@ -161,9 +161,9 @@ def _check_names(cls: type, given: Mapping[str, Any]) -> None:
         raise InvalidValue(f"{cls.__name__} lacks its parameter {', '.join(missing)}: it takes {', '.join(takes)}.")
 
 
-def _received(cls: type, name: str, value: Any) -> Any:
-    """A list as the constructor wants it: a list if its annotation says so, else a tensor."""
-    if not isinstance(value, list) or _takes_lists(cls, name):
+def received(make: Callable[..., Any], name: str, value: Any) -> Any:
+    """A list as a constructor or factory wants it: a list if its annotation says so, else a tensor."""
+    if not isinstance(value, list) or _takes_lists(make, name):
         return value
     try:
         if not all(map(_is_number, _flat(value))):
@@ -188,9 +188,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _takes_lists(cls: type, name: str) -> bool:
+def _takes_lists(make: Callable[..., Any], name: str) -> bool:
     try:
-        hint = get_type_hints(cls.__init__).get(name)  # type: ignore[misc]
+        hint = get_type_hints(make.__init__ if isinstance(make, type) else make).get(name)  # type: ignore[misc]
     except NameError:  # an annotation that means something only where the class was defined
         return False
     options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else (hint,)

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from undilute.cli.files import put
+from undilute.cli.output import put
 
 console = Console()
 

@@ -11,14 +11,16 @@ from rich.progress import Progress
 from rich.text import Text
 
 from undilute import rules
-from undilute.cli import treat as cli_treat
-from undilute.cli.files import put
+from undilute.cli.imports import with_imports
+from undilute.cli.options import rules_named, whole_numbers
+from undilute.cli.output import put, typed
 from undilute.rules.parameters import count, whole
 
 console = Console()
 
 
 def bench_diagnosis(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help="As for diagnose.")] = "smollm2",
     lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "2048,8192",
     repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 3,
@@ -31,7 +33,7 @@ def bench_diagnosis(
     from undilute.models.first_tokens import tokens
     from undilute_papers.bench import diagnosis_cost, speed
 
-    sizes = cli_treat.whole_numbers("--lengths", lengths)
+    sizes = whole_numbers("--lengths", lengths)
     count("--repeat", repeat)
     whole("--dense", dense, 0)
     files.check_writable(output / "diagnosis.json", read=[Path(model)])
@@ -42,8 +44,7 @@ def bench_diagnosis(
         every = progress.track(read, description="measuring …")
         costs = [cost for ids in every for cost in diagnosis_cost.measure(network, ids, repeat=repeat, dense=dense)]
     console.print(diagnosis_cost.table(costs))
-    command = f"undilute bench-diagnosis --model {model} --lengths {lengths} --repeat {repeat} --dense {dense}"
-    put({output / "diagnosis.json": diagnosis_cost.to_json(costs, speed.machine(), command)})
+    put({output / "diagnosis.json": diagnosis_cost.to_json(costs, speed.machine(), typed(context, "output"))})
 
 
 BENCHED = (
@@ -52,8 +53,10 @@ BENCHED = (
 )
 
 
+@with_imports
 def bench(
-    which: Annotated[str, typer.Option("--rules", help="Names separated by commas.")] = BENCHED,
+    context: typer.Context,
+    which: Annotated[str, typer.Option("--rules", help="Rules separated by commas.")] = BENCHED,
     lengths: Annotated[str, typer.Option(help="Lengths separated by commas.")] = "1024,4096,16384",
     spreads: Annotated[str, typer.Option(help="Spread of the logits: normal, diffuse (0.3), sharp (3).")] = "normal",
     backward: Annotated[bool, typer.Option(help="Measure forward + backward too.")] = True,
@@ -67,11 +70,11 @@ def bench(
     from undilute import files
     from undilute_papers.bench import speed, speed_report
 
-    chosen = {name: rules.get(name) for name in map(str.strip, which.split(","))}
+    chosen = rules_named(which)
     if "entmax" in chosen:
         chosen["entmax 1.3"] = rules.get("entmax", alpha=1.3)  # its default, 1.5, is entmax15 once more
         del chosen["entmax"]
-    sizes = cli_treat.whole_numbers("--lengths", lengths)
+    sizes = whole_numbers("--lengths", lengths)
     count("--heads", heads)
     count("--repeat", repeat)
     whole("--dense", dense, 0)
@@ -86,11 +89,9 @@ def bench(
     for table in speed_report.terminal(figures):
         console.print(table)
     machine = speed.machine()
-    command = f"undilute bench --rules {which} --lengths {lengths} --spreads {spreads} --decode {decode}"
-    command += f" --heads {heads} --repeat {repeat} --dense {dense}{'' if backward else ' --no-backward'}"
     subtitle = f"{machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}, float32, {heads} heads"
     contents: dict[str, str | bytes] = {
-        "speed.json": speed_report.to_json(figures, machine, command),
+        "speed.json": speed_report.to_json(figures, machine, typed(context, "output")),
         "speed.png": speed_report.chart(figures, subtitle),
     }
     put({output / name: content for name, content in contents.items()})

@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from undilute import rules
-from undilute.cli.files import put
+from undilute.cli.imports import with_imports
+from undilute.cli.options import rules_named
+from undilute.cli.output import put
 from undilute.errors import InvalidValue
 from undilute.rules.parameters import shown
 
@@ -25,8 +27,9 @@ def _pictures() -> None:
 
 
 @app.command("rules")
+@with_imports
 def plot_rules(
-    which: Annotated[str, typer.Option("--rules", help="Names separated by commas; all by default.")] = "",
+    which: Annotated[str, typer.Option("--rules", help="Rules separated by commas; all by default.")] = "",
     gap: Annotated[float, typer.Option(help="Logit of the token that matters; the others average 0.")] = 6.0,
     noise: Annotated[float, typer.Option(help="Standard deviation of the other logits.")] = 1.0,
     longest: Annotated[int, typer.Option(help="Largest n; lengths are powers of two up to it.")] = 65_536,
@@ -43,7 +46,7 @@ def plot_rules(
     files.check_writable(*(output / name for name in names))
     if not 2 <= longest <= LONGEST:
         raise InvalidValue(f"--longest = {shown(longest)}: must be between 2 and {LONGEST:,}.")
-    chosen = {name: rules.get(name) for name in map(str.strip, which.split(",") if which else rules.names())}
+    chosen = rules_named(which or ",".join(rules.names()))
     if chosen.pop("temperature", None) is not None:  # its default, T = 1, would be softmax once more
         chosen["temperature (T = 0.5)"] = rules.get("temperature", T=0.5)
     lengths = [2**k for k in range(1, longest.bit_length())]

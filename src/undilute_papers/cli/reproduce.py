@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import time
 from collections.abc import Callable, Mapping
@@ -16,14 +15,18 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from typer.core import TyperGroup
 
 from undilute import interrupts
-from undilute.cli.files import put, wrote
-from undilute.errors import InvalidValue, MissingExtra, UndiluteError
+from undilute.cli.imports import with_imports
+from undilute.cli.options import require
+from undilute.cli.output import put, wrote
+from undilute.errors import InvalidValue, UndiluteError
 from undilute.report.comparisons import outcome
 from undilute.report.result import Result, versions
+from undilute.rules import split_names
 from undilute_papers.reproduction.experiment import Experiment, every, headings
 
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
+RULES = "rules"  # the option of experiments that take any rule
 GO_ON = "the same command with --resume goes on from there"
 
 
@@ -122,9 +125,8 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
 
     folder = output / experiment.id
     files.check_writable(folder / experiment_files.RESULTS, folder / experiment_files.PAGE)
-    for package in ("matplotlib", "plotly", "jinja2"):  # before the work, not after it
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtra(package, "plot")
+    for package in ("matplotlib", "plotly", "jinja2"):
+        require(package, "plot")
     work = folder / "work"
     if resume and _is_done(experiment, folder):
         console.print(f"{experiment.id}: done before, with the same options", highlight=False)
@@ -190,7 +192,7 @@ def command(cls: type[Experiment]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__doc__ = f"{cls.shows[0].upper()}{cls.shows[1:]}. Source: {cls.source}."
-    return run
+    return with_imports(run) if RULES in {field.name for field in cls.options()} else run
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -209,7 +211,8 @@ def _parameter(field: Field[Any], hint: Any) -> inspect.Parameter:
 def _split(field: Field[Any], text: str, hint: Any) -> tuple[Any, ...]:
     kind: type = get_args(hint)[0]
     try:
-        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
+        parts = split_names(text) if field.name == RULES else text.split(",")
+        return tuple(dict.fromkeys(kind(part.strip()) for part in parts if part.strip()))
     except ValueError:
         name = field.name.replace("_", "-")
         wanted: Mapping[type, str] = {int: "whole numbers", float: "numbers"}

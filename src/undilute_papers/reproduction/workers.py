@@ -56,7 +56,7 @@ def run_all(
         return [_alone(work, job, lambda share, i=i: show(i, share)) for i, job in enumerate(jobs)]  # type: ignore[misc]
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
-    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start, (reports,)) as pool:
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _start, (reports, _imports())) as pool:
         with interrupts.blocked():  # what Ctrl-C means is for this process to decide
             futures = [pool.submit(_run, work, i, job) for i, job in enumerate(jobs)]
         try:
@@ -102,10 +102,20 @@ def _alone(work: Callable[[Job, Report], Done], job: Job, report: Report) -> Don
     return done
 
 
-def _start(reports: Any) -> None:
+def _imports() -> list[str]:
+    """What the command was told to import, if this is a command."""
+    imports = sys.modules.get("undilute.cli.imports")
+    return [] if imports is None else imports.done()
+
+
+def _start(reports: Any, imports: Sequence[str]) -> None:
     """What every worker does first."""
     global _reports
     _reports = reports
+    for each in imports:
+        from undilute.cli.imports import load
+
+        load(each)
     threading.Thread(target=_stop_with_the_parent, daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # gradients of softmax underflow, and denormal numbers are slow

@@ -257,9 +257,7 @@ function letsGo(head) {
   return head.half_length < shortest ? `before ${shortest}` : `at ${grouped(Math.round(head.half_length))}`;
 }
 
-const parameters = (advice, digits) =>
-  Object.entries(advice.parameters).map(([name, value]) => `${name}=${Number(value.toPrecision(digits))}`).join(", ");
-const codeLine = (advice) => `undilute.rules.get("${advice.rule}", ${parameters(advice, 4)})`;
+const codeLine = (advice) => `undilute.rules.get("${advice.expression}")`;
 
 async function copyCode() {
   getSelection().selectAllChildren(byId("advice-code"));
@@ -436,7 +434,7 @@ function keyLine(key, share, most, position) {
 // ---------------------------------------------------------------- the table
 
 function advised({ kind, advice }) {
-  if (advice.rule) return `${advice.rule} ${parameters(advice, 3)}`;
+  if (advice.rule) return advice.expression;
   return kind === "diluting" ? "no factor holds it" : "leave it";
 }
 
