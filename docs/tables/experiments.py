@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from docs.tables.markdown import table
-
 from undilute.report.comparisons import computed, counts, printed
+from undilute.report.markdown import table
 from undilute.report.result import Result, Row, Verdict
 from undilute.report.result_page import chart_files
 from undilute_papers.reproduction.evaluated import ARGMAX

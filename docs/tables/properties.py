@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from docs.tables.markdown import table
-
+from undilute.report.markdown import table
 from undilute.theory import focus
 from undilute_papers.audit.properties import Properties
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from docs.tables import markdown as markdown_table
-
 from undilute.evaluation.changes import LOSS, RECALL
+from undilute.report import markdown
 from undilute.report.result import Result, Row
 
 SIGNS = {"better": "better", "worse": "worse", "no clear difference": "unclear"}
@@ -43,7 +42,7 @@ def table(results: Sequence[Result]) -> str:
                     f"{ratios[0]:.2f} ×" if ratios and ratios[0] is not None else "–",
                 ]
             )
-    return markdown_table.table(head, body)
+    return markdown.table(head, body)
 
 
 def _name(rule: str, result: Result) -> str:

@@ -17,7 +17,7 @@ import pytest
 from tests.report.browser import launched, opened, wait_until
 from tests.report.results import EVIL, ROWS, dilution, evil, hostile, temperature
 from undilute.errors import MissingExtra
-from undilute.report import result_page as experiment_page
+from undilute.report import result_page
 from undilute.report.result import Comparison, HeatMap, Result
 from undilute_papers.report import experiment_text
 
@@ -51,7 +51,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return experiment_page.page(RESULTS)
+    return result_page.page(RESULTS)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def elements(text: str) -> Elements:
 
 
 def test_the_same_results_give_the_same_page(text: str) -> None:
-    assert experiment_page.page(RESULTS) == text
+    assert result_page.page(RESULTS) == text
 
 
 def test_everything_in_a_result_is_on_the_page(elements: Elements) -> None:
@@ -112,7 +112,7 @@ def test_only_its_own_scripts_may_run_and_nothing_is_loaded(elements: Elements) 
 
 
 def test_a_page_without_charts_has_no_script_at_all() -> None:
-    page = Elements(experiment_page.page([replace(temperature(), charts=[])]))
+    page = Elements(result_page.page([replace(temperature(), charts=[])]))
     assert page.scripts == []
     (policy,) = [each["content"] for tag, each in page.tags if tag == "meta" and "http-equiv" in each]
     assert "script-src 'none'" in str(policy)
@@ -120,24 +120,22 @@ def test_a_page_without_charts_has_no_script_at_all() -> None:
 
 def test_a_long_table_shows_its_first_rows_and_names_its_file(elements: Elements) -> None:
     rows = [{"number of the row": n, "x": n / 7} for n in range(5000)]
-    page = Elements(experiment_page.page([replace(temperature(), tables={"Long one": rows}, charts=[])]))
+    page = Elements(result_page.page([replace(temperature(), tables={"Long one": rows}, charts=[])]))
     assert "The first 200 of 5,000 rows; all of them are in long-one.csv" in re.sub(r"\s+", " ", page.text)
     assert sum(tag == "tr" for tag, _ in page.tags) < 220
-    assert "The first" not in "".join(
-        experiment_page.page([replace(temperature(), tables={"t": rows[:200]}, charts=[])])
-    )
+    assert "The first" not in "".join(result_page.page([replace(temperature(), tables={"t": rows[:200]}, charts=[])]))
 
 
 def test_many_comparisons_are_folded_but_there() -> None:
     many = [Comparison(f"value number {number};", 1.0, 1.0, "agrees") for number in range(40)]
-    page = experiment_page.page([replace(temperature(), comparisons=many, charts=[])])
+    page = result_page.page([replace(temperature(), comparisons=many, charts=[])])
     folded = page[page.index("<summary>28 more</summary>") :]
     assert "value number 11;" not in folded
     assert all(f"value number {number};" in folded for number in range(12, 40))
 
 
 def test_sources_on_arxiv_are_links() -> None:
-    linked = str(experiment_page._linked("arXiv:2508.17821v1, Fig. 3 & <b> of arXiv:2410.01104"))
+    linked = str(result_page._linked("arXiv:2508.17821v1, Fig. 3 & <b> of arXiv:2410.01104"))
     assert linked == (
         '<a href="https://arxiv.org/abs/2508.17821v1">arXiv:2508.17821v1</a>, Fig. 3 &amp; &lt;b&gt; of '
         '<a href="https://arxiv.org/abs/2410.01104">arXiv:2410.01104</a>'
@@ -145,7 +143,7 @@ def test_sources_on_arxiv_are_links() -> None:
 
 
 def test_hostile_text_is_shown_and_makes_no_element() -> None:
-    page = Elements(experiment_page.page([hostile()]))
+    page = Elements(result_page.page([hostile()]))
     for number in (*range(1, 7), 13, 16, 17, 18, 19, 20, *range(21, 31), 38):
         assert evil(number) in page.text
     assert len(page.scripts) == 2
@@ -158,11 +156,11 @@ def test_hostile_text_is_shown_and_makes_no_element() -> None:
 
 
 def test_no_result_at_all_still_makes_a_page() -> None:
-    assert "Of 0 printed values and claims" in experiment_page.page([])
+    assert "Of 0 printed values and claims" in result_page.page([])
 
 
 def test_an_experiment_that_is_not_known_is_named_by_its_id() -> None:
-    page = Elements(experiment_page.page([replace(temperature(), id="from-the-future", charts=[])]))
+    page = Elements(result_page.page([replace(temperature(), id="from-the-future", charts=[])]))
     assert page.text.count("from-the-future") >= 2
 
 
@@ -191,19 +189,19 @@ TREATED = replace(
 
 
 def test_a_treatment_is_named_by_its_model_and_rule_and_nothing_was_printed() -> None:
-    page = Elements(experiment_page.page([TREATED]))
+    page = Elements(result_page.page([TREATED]))
     assert page.text.count("<smollm2> under adaptive") == 2  # title and heading
     assert "treatment" in page.text
     for absent in ("printed", "Printed", "reproduction", "Other set-up"):
         assert absent not in page.text
-    compared = Elements(experiment_page.page([replace(TREATED, id="compare", settings={"model": "gpt2"})]))
+    compared = Elements(result_page.page([replace(TREATED, id="compare", settings={"model": "gpt2"})]))
     assert compared.text.count("Rules compared on gpt2") == 2
 
 
 def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"undilute\[plot\]"):
-        experiment_page.page(RESULTS)
+        result_page.page(RESULTS)
 
 
 # ---------------------------------------------------------------- in a browser
@@ -223,7 +221,7 @@ def tab(browser: Browser) -> Page:
 
 def put(folder: Path, *results: Result) -> Path:
     path = folder / "page.html"
-    path.write_text(experiment_page.page(results), encoding="utf-8")
+    path.write_text(result_page.page(results), encoding="utf-8")
     return path
 
 

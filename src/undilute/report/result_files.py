@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 from undilute import files
 from undilute.errors import InvalidValue
-from undilute.report import charts as experiment_charts
-from undilute.report import result_page as experiment_page
+from undilute.report import charts, result_page
 from undilute.report.result import Better, Chart, Comparison, HeatMap, Result, Row, Series, Verdict
 from undilute.report.result_page import chart_files, table_files
 
@@ -37,7 +36,7 @@ def save(
     folder: Path,
     also: Mapping[str, str] | None = None,
     elsewhere: Mapping[Path, str] | None = None,
-    headings: experiment_page.Headings | None = None,
+    headings: result_page.Headings | None = None,
 ) -> list[Path]:
     """Write everything into ``folder``, or nothing if a chart cannot be drawn or a file cannot be written.
 
@@ -55,8 +54,8 @@ def save(
     for name, rows in zip(table_files(result), result.tables.values(), strict=True):
         contents[name] = csv_bytes(rows)
     for name, chart in zip(chart_files(result), result.charts, strict=True):
-        contents[name] = experiment_charts.png(chart)
-    contents[PAGE] = experiment_page.page([result], headings)
+        contents[name] = charts.png(chart)
+    contents[PAGE] = result_page.page([result], headings)
     contents[RESULTS] = to_json(result)
     outdated = set(_earlier_files(result, folder)) - set(contents)
     written = files.write_all({**(elsewhere or {}), **{folder / name: each for name, each in contents.items()}})

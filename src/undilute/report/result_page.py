@@ -15,7 +15,7 @@ from importlib.resources import files as resources
 from typing import Any
 
 from undilute.errors import MissingExtra
-from undilute.report import charts as experiment_charts
+from undilute.report import charts
 from undilute.report import comparisons as texts
 from undilute.report.result import Result, Row
 
@@ -39,7 +39,7 @@ def page(results: Sequence[Result], headings: Headings | None = None) -> str:
         from markupsafe import Markup
     except ImportError:
         raise MissingExtra("jinja2", "plot") from None
-    scripts = experiment_charts.scripts() if any(result.charts for result in results) else ()
+    scripts = charts.scripts() if any(result.charts for result in results) else ()
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {
         "printed": texts.printed,
@@ -47,18 +47,18 @@ def page(results: Sequence[Result], headings: Headings | None = None) -> str:
         "counts": texts.counts,
         "signs": texts.SIGNS,
         "shown": SHOWN_COMPARISONS,
-        "chart": lambda chart: Markup(experiment_charts.interactive(chart, with_library=False)),
+        "chart": lambda chart: Markup(charts.interactive(chart, with_library=False)),
         "linked": _linked,
         "duration": duration,
         "setting": _setting,
     }
     comparisons = [each for result in results for each in result.comparisons]
-    made = environment.from_string(_template("experiment.html")).render(
+    made = environment.from_string(_template("result.html")).render(
         parts=[_part(number, result, headings or {}) for number, result in enumerate(results, start=1)],
         kind="treatment" if results and all(result.id in TREATMENTS for result in results) else "reproduction",
         outcome=texts.outcome(comparisons) if comparisons or not results else "",
         total=texts.counts(comparisons),
-        style=Markup(_template("experiment.css")),
+        style=Markup(_template("result.css")),
         scripts=[Markup(script) for script in scripts],
         hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
     )
@@ -119,7 +119,7 @@ def cell(value: object) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return experiment_charts.label(value, 6) if isinstance(value, int | float) else str(value)
+    return charts.label(value, 6) if isinstance(value, int | float) else str(value)
 
 
 def _setting(value: object) -> str:

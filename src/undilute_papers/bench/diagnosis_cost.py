@@ -86,22 +86,6 @@ def table(costs: Sequence[Cost]) -> Table:
     return made
 
 
-def markdown(costs: Sequence[Cost]) -> str:
-    """The costs for the README: what down, lengths across, time ratio and extra memory inside."""
-    lengths = sorted({cost.length for cost in costs})
-    lines = [["", *(f"{length:,} tokens" for length in lengths)], ["---"] * (len(lengths) + 1)]
-    for what in dict.fromkeys(cost.what for cost in costs):
-        own = {cost.length: cost for cost in costs if cost.what == what}
-        lines.append([what, *(_cell(own.get(length)) for length in lengths)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(cost: Cost | None) -> str:
-    if cost is None:
-        return "–"
-    return f"{cost.ratio:.2f} ×" + ("" if cost.extra_megabytes is None else f", {cost.extra_megabytes:,.0f} MB")
-
-
 def to_json(costs: Sequence[Cost], machine: dict[str, str | int], command: str) -> str:
     """Everything that was measured, and on what."""
     content = {"schema": SCHEMA, "command": command, "machine": machine, "costs": [asdict(cost) for cost in costs]}

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from docs.tables.markdown import table
 from rich.table import Table
 
 from undilute.errors import MissingExtra
@@ -43,48 +42,6 @@ def _table(spread: str, backward: bool, figures: Sequence[Figure]) -> Table:
         route = next(iter(own.values())).route
         table.add_row(name, route, *(f"{own[c].ratio:.2f}" if c in own else "" for c in columns))
     return table
-
-
-def markdown(figures: Sequence[Figure]) -> str:
-    """The table of the README: normal logits, "full / causal" in each cell; of what was measured twice the first."""
-    shown = [f for f in figures if f.spread == "normal" and f.queries > 1]
-    columns = sorted({(f.backward, f.n) for f in shown})
-    steps = {f.what: f.ratio for f in reversed(figures) if f.queries == 1}
-    body = []
-    for name in dict.fromkeys(f.what for f in shown):
-        own: dict[tuple[bool, int, bool], Figure] = {}
-        for f in shown:
-            if f.what == name:
-                own.setdefault((f.backward, f.n, f.causal), f)
-        cells = []
-        for back, n in columns:
-            pair = [own.get((back, n, causal)) for causal in (False, True)]
-            cells.append(" / ".join(f"{f.ratio:.2f}" for f in pair if f is not None) or "–")
-        route = next(iter(own.values())).route
-        body.append([name, route, *cells, f"{steps[name]:.2f}" if name in steps else "–"])
-    return table(["rule", "route", *map(_passes, columns), "decode"], body)
-
-
-def _passes(column: tuple[bool, int]) -> str:
-    backward, n = column
-    return f"{'+ backward' if backward else 'forward'}, {n:,}"
-
-
-def beside(figures: Sequence[Figure], rule: str, other: str) -> str:
-    """The time of one rule over that of another, a line per spread of the logits; "full / causal" in each cell."""
-    seconds = {(f.what, f.spread, f.backward, f.n, f.causal): f.seconds for f in figures if f.queries > 1}
-    shown = [(f.spread, f.backward, f.n) for f in figures if f.queries > 1 and f.what == rule]
-    columns = sorted({(backward, n) for _, backward, n in shown})
-    body = []
-    for spread in dict.fromkeys(spread for spread, _, _ in shown):
-        cells = []
-        for column in columns:
-            cases = [(spread, *column, causal) for causal in (False, True)]
-            measured = [case for case in cases if (rule, *case) in seconds and (other, *case) in seconds]
-            ratios = [seconds[rule, *case] / seconds[other, *case] for case in measured]
-            cells.append(" / ".join(f"{ratio:.2f}" for ratio in ratios) or "–")
-        body.append([spread, *cells])
-    return table(["logits", *map(_passes, columns)], body)
 
 
 def from_json(text: str) -> list[Figure]:

@@ -49,7 +49,7 @@ def scripts() -> tuple[str, str]:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise MissingExtra("plotly", "plot") from None
-    drawing = resources("undilute.report").joinpath("templates", "experiment.js").read_text(encoding="utf-8")
+    drawing = resources("undilute.report").joinpath("templates", "result.js").read_text(encoding="utf-8")
     return get_plotlyjs(), drawing
 
 
