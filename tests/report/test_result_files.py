@@ -302,14 +302,14 @@ def put(result: Result, folder: Path) -> None:
     (folder / result_files.RESULTS).write_text(result_files.to_json(result))
 
 
-def test_results_are_gathered_in_the_order_of_the_papers(tmp_path: Path) -> None:
+def test_results_are_gathered_in_the_given_order(tmp_path: Path) -> None:
     ids = {"z-first": "dilution", "b": "unknown", "c": "temperature", "a": "temperature", "d": "dilution"}
     for name, id in ids.items():
         put(replace(SMALL, id=id, command=name), tmp_path / name)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     put(replace(SMALL, command="deeper"), tmp_path / "empty" / "deeper")
-    found = [(result.id, result.command) for result in result_files.gathered(tmp_path)]
+    found = [(result.id, result.command) for result in result_files.gathered(tmp_path, ["dilution", "temperature"])]
     assert found == [
         ("dilution", "d"),
         ("dilution", "z-first"),

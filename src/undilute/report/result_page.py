@@ -1,27 +1,21 @@
-"""Results as one HTML file: printed beside computed, interactive charts, and every figure.
-
-The page works from a disk without a network; a content security policy forbids every request and every script but
-plotly and the one that draws with it. All text is escaped, wherever it comes from.
-"""
+"""Results as one HTML file: what came out, compared with what was printed; charts; and every figure."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files as resources
 from typing import Any
 
-from undilute.errors import MissingExtra
-from undilute.report import charts
+from undilute.report import charts, pages
 from undilute.report import comparisons as texts
-from undilute.report.result import Result, Row
+from undilute.report.result import Chart, Result, Row
 
 Headings = Mapping[str, tuple[str, str]]
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
 SHOWN_COMPARISONS = 12  # the others are folded
+SCRIPTS = ("elements.js", "charts.js", "result.js")
 TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
 
@@ -34,35 +28,33 @@ def page(results: Sequence[Result], headings: Headings | None = None) -> str:
     results : in the order of the page
     headings : (title, source) of results by id, of those that are neither a treatment nor a comparison of rules
     """
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError:
-        raise MissingExtra("jinja2", "plot") from None
-    scripts = charts.scripts() if any(result.charts for result in results) else ()
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {
-        "printed": texts.printed,
-        "computed": texts.computed,
-        "counts": texts.counts,
-        "signs": texts.SIGNS,
-        "shown": SHOWN_COMPARISONS,
-        "chart": lambda chart: Markup(charts.interactive(chart, with_library=False)),
-        "linked": _linked,
-        "duration": duration,
-        "setting": _setting,
-    }
     comparisons = [each for result in results for each in result.comparisons]
-    made = environment.from_string(_template("result.html")).render(
+    curves = any(isinstance(chart, Chart) for result in results for chart in result.charts)
+    return pages.rendered(
+        "result",
+        SCRIPTS if curves else (),
         parts=[_part(number, result, headings or {}) for number, result in enumerate(results, start=1)],
-        kind="treatment" if results and all(result.id in TREATMENTS for result in results) else "reproduction",
+        kind=_kind(results),
         outcome=texts.outcome(comparisons) if comparisons or not results else "",
         total=texts.counts(comparisons),
-        style=Markup(_template("result.css")),
-        scripts=[Markup(script) for script in scripts],
-        hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
+        printed=texts.printed,
+        computed=texts.computed,
+        counts=texts.counts,
+        signs=texts.SIGNS,
+        shown=SHOWN_COMPARISONS,
+        chart=lambda chart: json.dumps(charts.drawing(chart), allow_nan=False, separators=(",", ":")),
+        cells=charts.cells,
+        linked=_linked,
+        duration=duration,
+        setting=_setting,
     )
-    return made.encode(errors="replace").decode()  # halves of characters, which no file can hold
+
+
+def _kind(results: Sequence[Result]) -> str:
+    """What the page is about."""
+    if results and all(result.id in TREATMENTS for result in results):
+        return "treatment"
+    return "reproduction" if not results or any(result.comparisons for result in results) else "figures"
 
 
 def _part(number: int, result: Result, headings: Headings) -> dict[str, Any]:
@@ -184,7 +176,3 @@ def _linked(source: str) -> Any:
     texts = [escape(text) for text in parts[::2]]
     links = [Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(number) for number in parts[1::2]]
     return Markup("").join(part for pair in zip(texts, [*links, ""], strict=True) for part in pair)
-
-
-def _template(name: str) -> str:
-    return resources("undilute.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What does a diagnosis cost beside the forward pass it watches?  Time and memory, measured in one run.
+"""What does a diagnosis cost compared with the forward pass it watches?  Time and memory, measured in one run.
 
 Ratio 1 is the same pass of the same model with torch's attention and nothing else: without the language-model head,
 whose logits a diagnosis does not need either. ``output_attentions=True`` is the usual way to see attention.

@@ -121,7 +121,7 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
 
     folder = output / experiment.id
     files.check_writable(folder / result_files.RESULTS, folder / result_files.PAGE)
-    for package in ("matplotlib", "plotly", "jinja2"):  # before the work, not after it
+    for package in ("matplotlib", "jinja2", "pydantic"):  # before the work, not after it
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "plot")
     work = folder / "work"

@@ -1,4 +1,4 @@
-"""The audit as a page that needs no network, as Markdown for the repository, and as JSON."""
+"""The audit as a page that needs no network, and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files as resources
 from itertools import groupby
 
 from undilute.errors import MissingExtra
-from undilute_papers.audit import Result, Statement, blog
+from undilute_papers.audit import Result, blog
 from undilute_papers.audit.preface import PREFACE
 from undilute_papers.report import audit_plots, audit_table
 
@@ -34,7 +34,7 @@ def page(results: Sequence[Result], seed: int) -> str:
         table=blog.table() if any(result.statement.id.startswith("A4") for result in results) else {},
         evidence=audit_table.evidence,
         formula=lambda latex: Markup(mathml(latex)),
-        plot=lambda statement: Markup(_svg(statement)),
+        plot=lambda statement: Markup(audit_plots.svg(statement.curve()) if statement.curve else ""),
     )
 
 
@@ -46,13 +46,6 @@ def mathml(latex: str) -> str:
         raise MissingExtra("latex2mathml", "plot") from None
     converted: str = convert(latex, display="block")
     return converted
-
-
-def _svg(statement: Statement) -> str:
-    if statement.curve is None:
-        return ""
-    drawn = audit_plots.draw(statement.curve(), "svg").decode()
-    return drawn[drawn.index("<svg") :]
 
 
 def to_json(results: Sequence[Result], seed: int) -> str:

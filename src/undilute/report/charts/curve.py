@@ -19,15 +19,8 @@ from undilute.report.result import Chart, Series
 
 # Okabe–Ito without black and yellow, which vanish on a dark or a white ground, and a grey
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#848484")
-MARKERS = (  # in matplotlib and in plotly
-    ("o", "circle"),
-    ("s", "square"),
-    ("^", "triangle-up"),
-    ("D", "diamond"),
-    ("v", "triangle-down"),
-    ("P", "cross"),
-    ("X", "x"),
-)
+MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x")
+DENSE = 60  # points of a curve from which on they have no markers
 LINES: tuple[tuple[float, ...], ...] = (  # on and off, in line widths
     (),
     (1, 1.2),
@@ -52,8 +45,8 @@ class Curve:
     points : (x, y)
     band : (x, low, high), the shaded interval
     boxes : (x, lowest, first quartile, median, third quartile, highest)
-    shift, width : of the boxes beside their x, in the units of the axis (of its logarithm, where it has one)
-    style : number of its colour, marker and line
+    shift, width : of the boxes from their x, in the units of the axis (of its logarithm, where it has one)
+    style : number of its colour, marker and line; beyond the seventh, colours come back with other markers and lines
     """
 
     name: str
@@ -71,13 +64,16 @@ class Curve:
         return COLOURS[self.style % len(COLOURS)]
 
     @property
-    def marker(self) -> tuple[str, str]:
-        return MARKERS[self.style % len(MARKERS)]
+    def marker(self) -> str | None:
+        """None for a bound, and where points are too close for markers."""
+        if self.bound or len(self.points) >= DENSE:
+            return None
+        return MARKERS[(self.style + self.style // len(COLOURS)) % len(MARKERS)]
 
     @property
     def dashes(self) -> tuple[float, ...]:
         patterns = DASHES if self.bound else LINES
-        return patterns[self.style % len(patterns)]
+        return patterns[(self.style + 2 * (self.style // len(COLOURS))) % len(patterns)]
 
 
 def curves(chart: Chart) -> list[Curve]:
@@ -133,7 +129,7 @@ def _curve(series: Series, style: int, chart: Chart, lowest: float) -> Curve:
 
 
 def _side_by_side(found: list[Curve], chart: Chart) -> list[Curve]:
-    """Give the boxes of several series room beside each other."""
+    """Give the boxes of several series room next to each other."""
     boxed = [each for each in found if each.boxes]
     if not boxed:
         return found
@@ -184,8 +180,8 @@ def explained(drawn: Sequence[Curve]) -> str:
     parts = []
     if any(each.printed for each in drawn):
         parts.append("hollow: printed")
-    if any(not each.printed and not each.bound for each in drawn):
-        parts.append("filled: computed")
+        if any(not each.printed and not each.bound for each in drawn):
+            parts.append("filled: computed")
     if any(each.bound for each in drawn):
         parts.append("dashed: bound or theory")
     if any(each.band for each in drawn):

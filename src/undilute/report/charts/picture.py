@@ -1,4 +1,4 @@
-"""How does a chart become a PNG?  With matplotlib, without its state: title above, legend and note below the axes."""
+"""How does a chart become a picture?  With matplotlib, without its state: title above, legend and note below."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import math
 import textwrap
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from undilute.errors import MissingExtra
 from undilute.report.charts import cells
+from undilute.report.charts.curve import MARKERS as NAMES
 from undilute.report.charts.curve import (
     NOTHING,
     PRINTED_WIDTH,
@@ -30,44 +31,96 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+MARKERS = dict(zip(NAMES, "os^DvPX", strict=True))  # matplotlib's
+
+
 def png(chart: Chart | HeatMap) -> bytes:
     """The chart as a picture; the same bytes for the same chart."""
-    figure = _heat_map(chart) if isinstance(chart, HeatMap) else _curves(chart)
+    return _saved(_heat_map(chart) if isinstance(chart, HeatMap) else _curves(chart), "png")
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an element that can stand in a page; the same text for the same chart."""
+    drawn = _saved(_curves(chart, width=5.6, plot=2.5), "svg").decode()
+    return drawn[drawn.index("<svg") :]
+
+
+def multiples(charts: Sequence[Chart], title: str, note: str, columns: int, panel: tuple[float, float]) -> bytes:
+    """Charts that have series of the same names, as panels of one PNG with common axes and one legend.
+
+    Parameters
+    ----------
+    charts : from left to right, and from the top; their titles stand above the panels
+    title, note : above and below all of them
+    columns : of panels
+    panel : width and height of one, in inches
+    """
+    columns = min(columns, len(charts))
+    rows = -(-len(charts) // columns)
+    drawn = [curves(chart) for chart in charts]
+    every = [each for inside in drawn for each in inside]
+    known = list({each.name: each for each in every}.values())
+    figure, foot, per_line = _framed(title, note, panel[0] * columns + 0.5, panel[1] * rows, known)
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis in axes.flat[len(charts) :]:
+        axis.set_visible(False)
+    for axis, chart, inside in zip(axes.flat, charts, drawn, strict=False):
+        for each in inside:
+            _draw(axis, each, chart, scale=0.6)
+        _scale(axis, chart, every, numbers=round(panel[0] / 0.5))
+        axis.set_title(writable(chart.title), fontsize=10, fontweight="bold", loc="left", parse_math=False)
+        axis.label_outer()
+    _legend(figure, known, per_line, foot, "")
+    return _saved(figure, "png")
+
+
+def _saved(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
+    import matplotlib
+
     image = io.BytesIO()
-    with warnings.catch_warnings():
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "undilute", "svg.fonttype": "none"}):
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as an empty box
-        figure.savefig(image, format="png", metadata={"Software": None})
+        figure.savefig(image, format=kind, metadata=metadata)
     return image.getvalue()
 
 
-def _curves(chart: Chart) -> Figure:
+def _curves(chart: Chart, width: float = 7.6, plot: float = 3.9) -> Figure:
     drawn = curves(chart)
-    columns = _columns(drawn)
-    figure, axis, below = _framed(chart, 3.9, 0.3 + 0.19 * -(-len(drawn) // columns))
+    figure, foot, columns = _framed(chart.title, chart.note, width, plot, drawn)
+    axis = figure.subplots()
     for each in drawn:
         _draw(axis, each, chart)
     _scale(axis, chart, drawn)
-    _legend(figure, drawn, columns, below)
+    _legend(figure, drawn, columns, foot, explained(drawn))
     return figure
 
 
-def _framed(chart: Chart | HeatMap, plot: float, legend: float) -> tuple[Figure, Axes, float]:
-    """A figure with title and note, its axes ``plot`` inches high, and the height below the legend as a share."""
+def _framed(title: str, note: str, width: float, plot: float, drawn: Sequence[Curve]) -> tuple[Figure, float, int]:
+    """A figure with room for axes of ``plot`` inches, the height of the legend's foot as a share, and its columns."""
+    columns = _columns(drawn, width)
+    figure, below = _figure(title, note, width, plot, 0.3 + 0.19 * -(-len(drawn) // columns))
+    return figure, below, columns
+
+
+def _figure(title: str, note: str, width: float, plot: float, legend: float) -> tuple[Figure, float]:
+    """A figure with title and note, room for axes and legend in inches, and the height below the legend as a share."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plot") from None
-    title, note = _lines_of(chart.title, 74), _lines_of(chart.note, 112)
-    above, below = 0.16 + 0.24 * len(title), 0.14 + 0.17 * len(note)  # inches
+    heading, footing = _lines_of(title, round(9.8 * width)), _lines_of(note, round(14.8 * width))
+    above, below = 0.16 + 0.24 * len(heading), 0.14 + 0.17 * len(footing)  # inches
     tall = plot + above + below + legend
-    figure = Figure(figsize=(7.6, tall), dpi=160)
+    figure = Figure(figsize=(width, tall), dpi=160)
     FigureCanvasAgg(figure)
     rect = (0.01, (below + legend) / tall, 0.98, 1 - (above + below + legend) / tall)
     figure.set_layout_engine("constrained", rect=rect)
-    figure.text(0.02, 1 - 0.1 / tall, "\n".join(title), va="top", fontsize=12, weight="bold", parse_math=False)
-    figure.text(0.02, 0.08 / tall, "\n".join(note), va="bottom", fontsize=8.5, color="#444444", parse_math=False)
-    return figure, figure.subplots(), below / tall
+    left = 0.15 / width
+    figure.text(left, 1 - 0.1 / tall, "\n".join(heading), va="top", fontsize=12, weight="bold", parse_math=False)
+    figure.text(left, 0.08 / tall, "\n".join(footing), va="bottom", fontsize=8.5, color="#444444", parse_math=False)
+    return figure, below / tall
 
 
 def _lines_of(text: str, width: int) -> list[str]:
@@ -78,7 +131,7 @@ def _lines_of(text: str, width: int) -> list[str]:
     return even if len(even) == len(lines) and max(map(len, even), default=0) <= width else lines
 
 
-def _draw(axis: Axes, curve: Curve, chart: Chart) -> None:
+def _draw(axis: Axes, curve: Curve, chart: Chart, scale: float = 1.0) -> None:
     if curve.band:
         x, low, high = zip(*curve.band, strict=True)
         axis.fill_between([place(each, chart) for each in x], low, high, color=curve.colour, alpha=0.16, lw=0)
@@ -86,19 +139,25 @@ def _draw(axis: Axes, curve: Curve, chart: Chart) -> None:
         _draw_boxes(axis, curve, chart)
     elif curve.points:
         x, y = zip(*curve.points, strict=True)
-        axis.plot([place(each, chart) for each in x], y, **_line(curve), zorder=3 if curve.printed else 2.5)
+        axis.plot(
+            [place(each, chart) for each in x],
+            y,
+            **_line(curve, scale),
+            zorder=3 if curve.printed else 2.5 - curve.bound / 4,
+        )
 
 
-def _line(curve: Curve) -> dict[str, Any]:
+def _line(curve: Curve, scale: float = 1.0) -> dict[str, Any]:
     """Colour, marker and line of a curve, for matplotlib."""
     style: dict[str, Any] = {
         "color": curve.colour,
         "ls": (0, curve.dashes) if curve.dashes else "-",
-        "lw": PRINTED_WIDTH if curve.printed else WIDTH,
+        "lw": (PRINTED_WIDTH if curve.printed else WIDTH) * scale,
     }
-    if not curve.bound:
+    if curve.marker is not None:
         face = "white" if curve.printed else curve.colour
-        style |= {"marker": curve.marker[0], "ms": 6.5, "markerfacecolor": face, "markeredgewidth": 1.5}
+        style |= {"marker": MARKERS[curve.marker], "ms": 6.5 * scale, "markerfacecolor": face}
+        style["markeredgewidth"] = 1.5 * scale
     return style
 
 
@@ -124,12 +183,14 @@ def _draw_boxes(axis: Axes, curve: Curve, chart: Chart) -> None:
         capprops=line,
     )
     medians = [box[3] for box in curve.boxes]
-    face = "white" if curve.printed else curve.colour
-    axis.plot(positions, medians, ls="", marker=curve.marker[0], ms=5, color=curve.colour, markerfacecolor=face)
+    axis.plot(positions, medians, **(_line(curve, scale=0.77) | {"ls": "", "markeredgewidth": 1.0}))
 
 
-def _scale(axis: Axes, chart: Chart, drawn: Sequence[Curve]) -> None:
+def _scale(axis: Axes, chart: Chart, drawn: Sequence[Curve], numbers: int = 9) -> None:
+    """Axes with at most ``numbers`` numbers across."""
     across, up = axis_ticks(chart, drawn)
+    if across is not None:
+        across = across[:: -(-len(across) // numbers)]
     if chart.x_log and not has_boxes(chart) and drawn:
         axis.set_xscale("log", base=chart.x_log)
     if chart.y_log and drawn:
@@ -153,7 +214,9 @@ def _scale(axis: Axes, chart: Chart, drawn: Sequence[Curve]) -> None:
 
 def _heat_map(heat_map: HeatMap) -> Figure:
     meaning = _lines_of(cells.explained(heat_map), 112)
-    figure, axis, below = _framed(heat_map, 0.9 + 0.38 * max(2, len(heat_map.y)), 0.12 + 0.17 * len(meaning))
+    plot = 0.9 + 0.38 * max(2, len(heat_map.y))
+    figure, below = _figure(heat_map.title, heat_map.note, 7.6, plot, 0.12 + 0.17 * len(meaning))
+    axis = figure.subplots()
     figure.text(0.02, below, "\n".join(meaning), va="bottom", fontsize=8.5, color="#444444", parse_math=False)
     if heat_map.x and heat_map.y:
         _draw_cells(axis, heat_map)
@@ -186,12 +249,12 @@ def _name_cells(axis: Axes, heat_map: HeatMap) -> None:
     axis.spines[:].set_visible(False)
 
 
-def _columns(drawn: Sequence[Curve]) -> int:
+def _columns(drawn: Sequence[Curve], width: float) -> int:
     longest = max((len(each.name) for each in drawn), default=0)
-    return max(1, min(3, len(drawn), 100 // (longest + 8)))
+    return max(1, min(round(width / 2.5), len(drawn), round(13.2 * width) // (longest + 8)))
 
 
-def _legend(figure: Figure, drawn: Sequence[Curve], columns: int, above: float) -> None:
+def _legend(figure: Figure, drawn: Sequence[Curve], columns: int, foot: float, title: str) -> None:
     from matplotlib.lines import Line2D
 
     if not drawn:
@@ -202,13 +265,13 @@ def _legend(figure: Figure, drawn: Sequence[Curve], columns: int, above: float) 
         handles,
         names,
         loc="lower left",
-        bbox_to_anchor=(0.01, above),
+        bbox_to_anchor=(0.01, foot),
         borderaxespad=0,
         ncols=columns,
         frameon=False,
         fontsize=9,
         handlelength=3.6,
-        title=explained(drawn),
+        title=title,
         title_fontsize=8.5,
         alignment="left",
     )
