@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ import torch
 
 from tests.disk import full_disk
 from tests.report.results import ROWS, dilution, hostile, temperature
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidValue, MissingExtra
 from undilute.report import result_files
 from undilute.report.result import Chart, HeatMap, Result, Series
+from undilute.report.result_reading import read
 
 SMALL = Result(
     "dilution",
@@ -146,8 +148,11 @@ FOREIGN = {
     "nested beyond reason": ("[" * 200_000, "it is not JSON"),
     "another schema": ('{"schema": "undilute.diagnosis/1"}', "its schema is 'undilute.diagnosis/1': must be"),
     "a later schema": (broken(lambda c: c.update(schema="undilute.experiment/2")), "undilute.experiment/2"),
-    "a part missing": (broken(lambda c: c.pop("charts")), "its result is .* an object of id, settings"),
-    "a part too many": (broken(lambda c: c.update(extra=1)), "its result is"),
+    "a part missing": (broken(lambda c: c.pop("charts")), "its result is .* must be an object with 'charts'"),
+    "a part too many": (
+        broken(lambda c: c.update(extra=1)),
+        r"its result\.extra is unknown: there must be no such part",
+    ),
     "a verdict": (
         broken(lambda c: c["comparisons"][2].update(verdict="so-so")),
         r"comparisons\[2\].verdict is 'so-so'",
@@ -168,6 +173,22 @@ FOREIGN = {
     ),
     "cells": (broken(lambda c: c["charts"][1]["values"].pop(), MAPPED), "do not fit its labels"),
     "a direction": (broken(lambda c: c["charts"][1].update(better="up"), MAPPED), "better is 'up': must be one of"),
+    "a part missing that has a default": (
+        broken(lambda c: c["comparisons"][0].pop("note")),
+        r"its result.comparisons\[0\] is .*: must be an object with 'note'",
+    ),
+    "no series": (
+        broken(lambda c: c["charts"][0].update(series=[3])),
+        r"charts\[0\].series\[0\] is 3: must be an object",
+    ),
+    "no charts": (broken(lambda c: c.update(charts=None)), "its result.charts is None: must be a list"),
+    "a figure": (
+        broken(lambda c: c["comparisons"][1].update(computed=[1])),
+        r"comparisons\[1\].computed is \[1\]: must be",
+    ),
+    "an infinite number": (broken(lambda c: c.update(seconds=math.inf)), "seconds is inf: must be a number"),
+    "half a character": (broken(lambda c: c["tables"].update({"\ud83e": 3})), "tables is 3: must be a list"),
+    "half a character too many": (broken(lambda c: c.update({"\ud83e": 3})), "its result is .*: must be readable"),
     "a box of four": (broken(lambda c: series_of(c).update(boxes=[[1, 2, 3, 4]] * 9)), "boxes of five numbers"),
 }
 
@@ -179,6 +200,22 @@ def test_other_files_are_refused_with_their_path_and_the_reason(what: str, tmp_p
     with pytest.raises(InvalidValue, match=f"cannot read '{tmp_path / result_files.RESULTS}': .*{reason}") as error:
         result_files.load(tmp_path)
     assert len(str(error.value)) < 500
+
+
+def test_settings_nested_beyond_reason_are_refused() -> None:
+    content, deep = json.loads(result_files.to_json(SMALL)), []
+    del content["schema"]
+    for _ in range(50_000):
+        deep = [deep]
+    with pytest.raises(InvalidValue, match="nested too deeply"):
+        read(content | {"settings": {"deep": deep}})
+
+
+def test_without_pydantic_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "undilute.report.result_reading", raising=False)
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(MissingExtra, match=r"'pydantic'.*undilute\[plot\]"):
+        result_files.from_json(result_files.to_json(SMALL))
 
 
 def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
