@@ -17,7 +17,7 @@ def drawing(chart: Chart) -> dict[str, Any]:
     >>> from undilute.report.result import Series
     >>> made = drawing(Chart("c", "t", "n", "weight", [Series("top", [16, 64], [0.9, 0.5])], x_log=2))
     >>> made["x"], made["curves"][0]["points"]
-    ({'label': 'n', 'log': 2, 'ticks': [(16, '16'), (64, '64')]}, [(16.0, 0.9), (64.0, 0.5)])
+    ({'label': 'n', 'log': 2, 'ticks': [(16.0, '16'), (64.0, '64')]}, [(16.0, 0.9), (64.0, 0.5)])
     """
     drawn = curves(chart)
     across, up = axis_ticks(chart, drawn)
