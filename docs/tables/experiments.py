@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from undilute.report.comparisons import computed, counts, printed
 from undilute.report.markdown import table
 from undilute.report.result import Result, Row, Verdict
 from undilute.report.result_page import chart_files
+from undilute_papers.report.comparisons import computed, counts, printed
 from undilute_papers.reproduction.evaluated import ARGMAX
 from undilute_papers.reproduction.experiment import every
 from undilute_papers.sharpness.ceiling.training import FOCUS, OWN

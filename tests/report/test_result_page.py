@@ -17,14 +17,14 @@ import pytest
 from tests.report.browser import launched, opened, wait_until
 from tests.report.results import EVIL, ROWS, dilution, evil, hostile, temperature
 from undilute.errors import MissingExtra
-from undilute.report import comparisons, result_page
+from undilute.report import result_page
 from undilute.report.result import Chart, Comparison, HeatMap, Result, Series
+from undilute_papers.report import comparisons, reproduction_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 RESULTS = [dilution(), temperature()]
-HEADINGS = {"temperature": ("What a lower temperature gives to one relevant token", "arXiv:2410.01104")}
 
 
 class Elements(HTMLParser):
@@ -51,7 +51,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return result_page.page(RESULTS, HEADINGS)
+    return reproduction_page.page(RESULTS)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def elements(text: str) -> Elements:
 
 
 def test_the_same_results_give_the_same_page(text: str) -> None:
-    assert result_page.page(RESULTS, HEADINGS) == text
+    assert reproduction_page.page(RESULTS) == text
 
 
 def test_everything_in_a_result_is_on_the_page(elements: Elements) -> None:
@@ -113,7 +113,7 @@ def test_only_its_own_scripts_may_run_and_nothing_is_loaded(elements: Elements) 
 
 
 def test_a_page_without_charts_has_no_script_at_all() -> None:
-    page = Elements(result_page.page([replace(temperature(), charts=[])]))
+    page = Elements(reproduction_page.page([replace(temperature(), charts=[])]))
     assert page.scripts == []
     (policy,) = [each["content"] for tag, each in page.tags if tag == "meta" and "http-equiv" in each]
     assert "script-src 'none'" in str(policy)
@@ -121,22 +121,22 @@ def test_a_page_without_charts_has_no_script_at_all() -> None:
 
 def test_a_long_table_shows_its_first_rows_and_names_its_file(elements: Elements) -> None:
     rows = [{"number of the row": n, "x": n / 7} for n in range(5000)]
-    page = Elements(result_page.page([replace(temperature(), tables={"Long one": rows}, charts=[])]))
+    page = Elements(reproduction_page.page([replace(temperature(), tables={"Long one": rows}, charts=[])]))
     assert "The first 200 of 5,000 rows; all of them are in long-one.csv" in re.sub(r"\s+", " ", page.text)
     assert sum(tag == "tr" for tag, _ in page.tags) < 220
-    assert "The first" not in "".join(result_page.page([replace(temperature(), tables={"t": rows[:200]}, charts=[])]))
+    assert "The first" not in (reproduction_page.page([replace(temperature(), tables={"t": rows[:200]}, charts=[])]))
 
 
 def test_many_comparisons_are_folded_but_there() -> None:
     many = [Comparison(f"value number {number};", 1.0, 1.0, "agrees") for number in range(40)]
-    page = result_page.page([replace(temperature(), comparisons=many, charts=[])])
+    page = reproduction_page.page([replace(temperature(), comparisons=many, charts=[])])
     folded = page[page.index("<summary>28 more</summary>") :]
     assert "value number 11;" not in folded
     assert all(f"value number {number};" in folded for number in range(12, 40))
 
 
 def test_sources_on_arxiv_are_links() -> None:
-    linked = str(result_page._linked("arXiv:2508.17821v1, Fig. 3 & <b> of arXiv:2410.01104"))
+    linked = str(reproduction_page._linked("arXiv:2508.17821v1, Fig. 3 & <b> of arXiv:2410.01104"))
     assert linked == (
         '<a href="https://arxiv.org/abs/2508.17821v1">arXiv:2508.17821v1</a>, Fig. 3 &amp; &lt;b&gt; of '
         '<a href="https://arxiv.org/abs/2410.01104">arXiv:2410.01104</a>'
@@ -144,7 +144,7 @@ def test_sources_on_arxiv_are_links() -> None:
 
 
 def test_hostile_text_is_shown_and_makes_no_element() -> None:
-    page = Elements(result_page.page([hostile()]))
+    page = Elements(reproduction_page.page([hostile()]))
     for number in (*range(1, 7), 13, 16, 17, 18, 19, 20, *range(21, 31), 38):
         assert evil(number) in page.text
     assert len(page.scripts) == 1
@@ -157,11 +157,11 @@ def test_hostile_text_is_shown_and_makes_no_element() -> None:
 
 
 def test_no_result_at_all_still_makes_a_page() -> None:
-    assert "Of 0 printed values and claims" in result_page.page([])
+    assert "Of 0 printed values and claims" in reproduction_page.page([])
 
 
 def test_an_experiment_that_is_not_known_is_named_by_its_id() -> None:
-    page = Elements(result_page.page([replace(temperature(), id="from-the-future", charts=[])]))
+    page = Elements(reproduction_page.page([replace(temperature(), id="from-the-future", charts=[])]))
     assert page.text.count("from-the-future") >= 2
 
 
@@ -202,7 +202,7 @@ def test_a_treatment_is_named_by_its_model_and_rule_and_nothing_was_printed() ->
 def test_without_jinja_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(MissingExtra, match=r"undilute\[plot\]"):
-        result_page.page(RESULTS)
+        reproduction_page.page(RESULTS)
 
 
 # ---------------------------------------------------------------- in a browser
@@ -222,7 +222,8 @@ def tab(browser: Browser) -> Page:
 
 def put(folder: Path, *results: Result) -> Path:
     path = folder / "page.html"
-    path.write_text(result_page.page(results), encoding="utf-8")
+    page = result_page.page if results[0].id in result_page.TREATMENTS else reproduction_page.page
+    path.write_text(page(results), encoding="utf-8")
     return path
 
 

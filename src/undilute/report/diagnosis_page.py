@@ -25,8 +25,9 @@ def page(diagnosis: Diagnosis) -> str:
     heads: list[dict[str, Any]] = data["heads"]
     details = [{part: head.pop(part) for part in DETAILS} for head in heads]
     return pages.rendered(
-        "diagnosis",
-        SCRIPTS,
+        "diagnosis.html",
+        styles=("page.css", "diagnosis.css"),
+        scripts=SCRIPTS,
         data=data,
         limits=data["question"]["thresholds"],
         size=size(data["subject"]["parameters"]),

@@ -14,31 +14,39 @@ from typing import Any
 
 from undilute.errors import MissingExtra
 
+HERE = "undilute.report"
 
-def rendered(name: str, scripts: Sequence[str], **values: Any) -> str:
-    """The page of the template ``name``.html, with the styles page.css and ``name``.css.
+
+def rendered(
+    template: str, *, styles: Sequence[str], scripts: Sequence[str], package: str = HERE, **values: Any
+) -> str:
+    """The page of a template.
 
     Parameters
     ----------
-    name : of its files in the folder ``templates``
-    scripts : files that make up its script, in this order; none for a page without a script
+    template, styles, scripts : files in the folder ``templates`` of the package, or else of this one, in this order;
+        a page without scripts has no script at all
+    package : where to look first
     values : what the template uses
     """
     try:
         import jinja2
     except ImportError:
         raise MissingExtra("jinja2", "plot") from None
-    script = "\n".join(_template(each) for each in scripts)
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+    def text(name: str) -> str:
+        path = resources(package).joinpath("templates", name)
+        return (path if path.is_file() else resources(HERE).joinpath("templates", name)).read_text(encoding="utf-8")
+
+    script = "\n".join(map(text, scripts))
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(text), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["thousands"] = "{:,}".format
-    made = environment.from_string(_template(f"{name}.html")).render(
-        style=_template("page.css") + _template(f"{name}.css"),
+    made = environment.get_template(template).render(
+        style="\n".join(map(text, styles)),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **values,
     )
     return made.encode(errors="replace").decode()  # halves of characters, which no file can hold
-
-
-def _template(name: str) -> str:
-    return resources("undilute.report").joinpath("templates", name).read_text(encoding="utf-8")

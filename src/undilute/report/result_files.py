@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def save(
     folder: Path,
     also: Mapping[str, str] | None = None,
     elsewhere: Mapping[Path, str] | None = None,
-    headings: result_page.Headings | None = None,
+    page: Callable[[Sequence[Result]], str] = result_page.page,
 ) -> list[Path]:
     """Write everything into ``folder``, or nothing if a chart cannot be drawn or a file cannot be written.
 
@@ -46,14 +46,14 @@ def save(
     folder : where to; made if it is not there
     also : further files that belong to it, by name
     elsewhere : further files that belong to it and lie in other places
-    headings : as for :func:`undilute.report.result_page.page`
+    page : makes the page
     """
     contents: dict[str, str | bytes] = dict(also or {})
     for name, rows in zip(table_files(result), result.tables.values(), strict=True):
         contents[name] = csv_bytes(rows)
     for name, chart in zip(chart_files(result), result.charts, strict=True):
         contents[name] = charts.png(chart)
-    contents[PAGE] = result_page.page([result], headings)
+    contents[PAGE] = page([result])
     contents[RESULTS] = to_json(result)
     outdated = set(_earlier_files(result, folder)) - set(contents)
     written = files.write_all({**(elsewhere or {}), **{folder / name: each for name, each in contents.items()}})

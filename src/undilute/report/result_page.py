@@ -1,4 +1,4 @@
-"""Results as one HTML file: what came out, compared with what was printed; charts; and every figure."""
+"""Results as one HTML file: what came out, charts, and every figure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from undilute.report import charts, pages
-from undilute.report import comparisons as texts
 from undilute.report.result import Chart, Result, Row
 
 Headings = Mapping[str, tuple[str, str]]
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
-SHOWN_COMPARISONS = 12  # the others are folded
+STYLES = ("page.css", "result.css")
 SCRIPTS = ("elements.js", "charts.js", "result.js")
-TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
+TREATMENTS = ("treat", "compare")  # ids of results
 
 
 def page(results: Sequence[Result], headings: Headings | None = None) -> str:
@@ -28,33 +26,22 @@ def page(results: Sequence[Result], headings: Headings | None = None) -> str:
     results : in the order of the page
     headings : (title, source) of results by id, of those that are neither a treatment nor a comparison of rules
     """
-    comparisons = [each for result in results for each in result.comparisons]
+    treated = results and all(result.id in TREATMENTS for result in results)
+    kind = "treatment" if treated else "figures"
+    return pages.rendered("result.html", styles=STYLES, kind=kind, heading="Results", **parts(results, headings or {}))
+
+
+def parts(results: Sequence[Result], headings: Headings) -> dict[str, Any]:
+    """What the template of a page of results uses."""
     curves = any(isinstance(chart, Chart) for result in results for chart in result.charts)
-    return pages.rendered(
-        "result",
-        SCRIPTS if curves else (),
-        parts=[_part(number, result, headings or {}) for number, result in enumerate(results, start=1)],
-        kind=_kind(results),
-        outcome=texts.outcome(comparisons) if comparisons or not results else "",
-        total=texts.counts(comparisons),
-        printed=texts.printed,
-        computed=texts.computed,
-        counts=texts.counts,
-        signs=texts.SIGNS,
-        shown=SHOWN_COMPARISONS,
-        chart=lambda chart: json.dumps(charts.drawing(chart), allow_nan=False, separators=(",", ":")),
-        cells=charts.cells,
-        linked=_linked,
-        duration=duration,
-        setting=_setting,
-    )
-
-
-def _kind(results: Sequence[Result]) -> str:
-    """What the page is about."""
-    if results and all(result.id in TREATMENTS for result in results):
-        return "treatment"
-    return "reproduction" if not results or any(result.comparisons for result in results) else "figures"
+    return {
+        "scripts": SCRIPTS if curves else (),
+        "parts": [_part(number, result, headings) for number, result in enumerate(results, start=1)],
+        "chart": lambda chart: json.dumps(charts.drawing(chart), allow_nan=False, separators=(",", ":")),
+        "cells": charts.cells,
+        "duration": duration,
+        "setting": _setting,
+    }
 
 
 def _part(number: int, result: Result, headings: Headings) -> dict[str, Any]:
@@ -166,13 +153,3 @@ def _file_names(names: Sequence[str], ending: str) -> list[str]:
             each = f"{plain}-{number}.{ending}"
         made.append(each)
     return made
-
-
-def _linked(source: str) -> Any:
-    """A source whose arXiv numbers are links."""
-    from markupsafe import Markup, escape
-
-    parts = ARXIV.split(source)  # text, number, text, number, …
-    texts = [escape(text) for text in parts[::2]]
-    links = [Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(number) for number in parts[1::2]]
-    return Markup("").join(part for pair in zip(texts, [*links, ""], strict=True) for part in pair)

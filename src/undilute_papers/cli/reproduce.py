@@ -18,9 +18,9 @@ from typer.core import TyperGroup
 from undilute import interrupts
 from undilute.cli.files import put, wrote
 from undilute.errors import InvalidValue, MissingExtra, UndiluteError
-from undilute.report.comparisons import outcome
 from undilute.report.result import Result, versions
-from undilute_papers.reproduction.experiment import Experiment, every, headings
+from undilute_papers.report.comparisons import outcome
+from undilute_papers.reproduction.experiment import Experiment, every
 
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
@@ -43,7 +43,7 @@ class Experiments(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Experiments, help="Run the published experiments, and see each printed value beside the computed one."
+    cls=Experiments, help="Run the published experiments, and compare each printed value with the computed one."
 )
 
 Output = Annotated[
@@ -100,7 +100,8 @@ def _folder(quick: bool) -> Path:
 
 
 def _report(output: Path) -> None:
-    from undilute.report import result_files, result_page
+    from undilute.report import result_files
+    from undilute_papers.report import reproduction_page
 
     results = result_files.gathered(output, list(every()))
     if not results:
@@ -110,14 +111,14 @@ def _report(output: Path) -> None:
         raise InvalidValue(f"no results in {str(output)!r}: {hint}.")
     found = [each for result in results for each in result.comparisons]
     console.print(outcome(found), markup=False, highlight=False)
-    put({output / "index.html": result_page.page(results, headings())})
+    put({output / "index.html": reproduction_page.page(results)})
 
 
 def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     """Run one experiment and write its folder; with ``resume`` go on with what is there."""
     from undilute import files
     from undilute.report import result_files
-    from undilute_papers.report import experiment_text
+    from undilute_papers.report import experiment_text, reproduction_page
 
     folder = output / experiment.id
     files.check_writable(folder / result_files.RESULTS, folder / result_files.PAGE)
@@ -132,7 +133,7 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     if not resume:
         experiment.forget()
     result = _with_progress(experiment)
-    result_files.save(result, folder, headings=headings())
+    result_files.save(result, folder, page=reproduction_page.page)
     interrupts.keep(f"the results of {experiment.id} had been written to {str(folder)!r}")
     for part in experiment_text.terminal(result):
         console.print(part)

@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from undilute.report.comparisons import SIGNS, computed, outcome, printed
 from undilute.report.result import Result, Verdict
+from undilute_papers.report.comparisons import SIGNS, computed, outcome, printed
 from undilute_papers.reproduction.experiment import every
 
 COLOURS: dict[Verdict, str] = {"agrees": "green", "differs": "red", "other set-up": "yellow"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from undilute.report import comparisons
 from undilute.report.result import Comparison
+from undilute_papers.report import comparisons
 
 
 @pytest.mark.parametrize(
