@@ -30,7 +30,7 @@ COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
 
 def readme(text: str) -> str:
-    """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
+    """The README with its tables renewed: the rules from the code, the speeds from the committed measurements."""
     figures = [figure for name in RESULTS for figure in measured(name)]
     results = {result.id: result for result in result_files.gathered(EXPERIMENTS, experiment.ORDER)}
     retrieval = results["max-retrieval"]
@@ -65,7 +65,7 @@ def filled(text: str, tables: dict[str, str]) -> str:
 
 
 def focus_results(text: str) -> str:
-    """docs/focus.md with what it takes from the committed results made anew."""
+    """docs/focus.md with what it takes from the committed results renewed."""
     results = {result.id: result for result in result_files.gathered(EXPERIMENTS, experiment.ORDER)}
     retrieval, longer = results["max-retrieval"], results["length-generalisation"]
     figures = [figure for name in ("focus", "focus-spreads") for figure in measured(name)]
@@ -83,7 +83,7 @@ def focus_results(text: str) -> str:
 
 
 def focus_theory(text: str) -> str:
-    """docs/focus.md with its other tables made anew: constants by theory, every rule by search (half a minute)."""
+    """docs/focus.md with its other tables renewed: constants by theory, every rule by search (half a minute)."""
     found = properties.properties()
     tables = {
         "steepness": property_tables.steepness((1.1, 1.25, 1.5, 1.75, 2.0), (2, 4, 8, 16, 64, 256)),
@@ -93,7 +93,7 @@ def focus_theory(text: str) -> str:
 
 
 def reproduction() -> str:
-    """docs/reproduction.md: every committed result in words, beside what was printed."""
+    """docs/reproduction.md: every committed result in words, compared with what was printed."""
     return experiments.page(result_files.gathered(EXPERIMENTS, experiment.ORDER), "results")
 
 

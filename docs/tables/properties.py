@@ -66,7 +66,7 @@ def summary(found: Sequence[Properties]) -> str:
 
 
 def steepness(alphas: Sequence[float], kept: Sequence[int]) -> str:
-    """C(α, K), and beside it the largest norm known to be reached, as a table.
+    """C(α, K), and in brackets the largest norm known to be reached, as a table.
 
     Examples
     --------

@@ -13,7 +13,7 @@ READING = "reading, s, ratio"
 
 
 def table(results: Sequence[Result]) -> str:
-    """Every rule of these results beside softmax: loss, loss at the end of the window, recall and time.
+    """Every rule of these results compared with softmax: loss, loss at the end of the window, recall and time.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """How is a result kept?  A folder with results.json (everything), a CSV file a table, a PNG file a chart, and a page.
 
-results.json holds all of a result, so that its page can be made anew from it. Floats come back exactly as they were.
+results.json holds all of a result, so that its page can be made again from it. Floats come back exactly as they were.
 JSON has no NaN and no infinity: they are written as null, and null comes back as NaN where a number must be, and as
 None in a table. results.json is written last: a folder that has it is complete.
 """

@@ -34,7 +34,7 @@ def _minutes(minutes: float) -> str:
 
 
 def terminal(result: Result) -> list[RenderableType]:
-    """What to print, in order: the answer, printed beside computed, and the other findings."""
+    """What to print, in order: the answer, printed and computed values, and the other findings."""
     parts: list[RenderableType] = []
     if result.findings:
         parts.append(Text(result.findings[0], style="bold"))

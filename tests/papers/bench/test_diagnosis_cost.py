@@ -9,7 +9,7 @@ from undilute_papers.bench import diagnosis_cost
 from undilute_papers.bench.diagnosis_cost import PLAIN, Cost
 
 
-def test_everything_is_measured_beside_the_forward_pass() -> None:
+def test_everything_is_compared_with_the_forward_pass() -> None:
     torch.manual_seed(0)
     config = GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=60)
     model = GPT2LMHeadModel(config).eval()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -133,46 +133,32 @@ def _side_by_side(found: list[Curve], chart: Chart) -> list[Curve]:
     boxed = [each for each in found if each.boxes]
     if not boxed:
         return found
-    places = sorted({place(box[0], chart) for each in boxed for box in each.boxes})
+    across = {box[0] for each in boxed for box in each.boxes}
+    places = sorted(math.log(x, chart.x_log) for x in across) if chart.x_log else sorted(across)
     apart = min((after - before for before, after in pairwise(places)), default=1.0)
     slot = min(0.84 * apart / len(boxed), 0.2 * (places[-1] - places[0] or 1.0))
     middle = (len(boxed) - 1) / 2
-    moved = {id(each): (number - middle) * slot for number, each in enumerate(boxed)}
-    return [
-        Curve(**{**vars(each), "shift": moved[id(each)], "width": 0.82 * slot}) if id(each) in moved else each
-        for each in found
-    ]
-
-
-def place(x: float, chart: Chart) -> float:
-    """Where x lies on the axis; that of a chart of boxes is always drawn linear."""
-    return math.log(x, chart.x_log) if chart.x_log and has_boxes(chart) else x
-
-
-def has_boxes(chart: Chart) -> bool:
-    """Whether any series is a row of boxes."""
-    return any(series.boxes is not None for series in chart.series)
+    for number, each in enumerate(boxed):
+        found[found.index(each)] = replace(each, shift=(number - middle) * slot, width=0.82 * slot)
+    return found
 
 
 def axis_ticks(chart: Chart, drawn: Sequence[Curve]) -> tuple[list[float] | None, list[float] | None]:
     """Values to number on the x and the y axis; None where the library chooses."""
     marked = [x for each in drawn if not each.bound for x in _across(each)]
     every = [x for each in drawn for x in _across(each)]
+    boxed = sorted({box[0] for each in drawn for box in each.boxes})
     across = None
-    if every and has_boxes(chart) and not chart.x_log:
-        across = _thinned(sorted({box[0] for each in drawn for box in each.boxes}))
-    elif every and chart.x_log:
+    if every and chart.x_log:
         across = ticks(every, chart.x_log, marked)
+    elif boxed:
+        across = boxed[:: -(-len(boxed) // 9)]
     heights = [y for each in drawn for row in (*each.points, *each.band, *each.boxes) for y in row[1:]]
     return across, ticks(heights, chart.y_log) if heights and chart.y_log else None
 
 
 def _across(curve: Curve) -> list[float]:
     return [row[0] for row in (*curve.points, *curve.boxes)]
-
-
-def _thinned(values: list[float]) -> list[float]:
-    return values[:: -(-len(values) // 9)]
 
 
 def explained(drawn: Sequence[Curve]) -> str:

@@ -7,22 +7,13 @@ import math
 import textwrap
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from undilute.errors import MissingExtra
 from undilute.report.charts import cells
 from undilute.report.charts.curve import MARKERS as NAMES
-from undilute.report.charts.curve import (
-    NOTHING,
-    PRINTED_WIDTH,
-    WIDTH,
-    Curve,
-    axis_ticks,
-    curves,
-    explained,
-    has_boxes,
-    place,
-)
+from undilute.report.charts.curve import NOTHING, PRINTED_WIDTH, WIDTH, Curve, axis_ticks, curves, explained
 from undilute.report.charts.writing import label, writable
 from undilute.report.result import Chart, HeatMap
 
@@ -30,18 +21,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 MARKERS = dict(zip(NAMES, "os^DvPX", strict=True))  # matplotlib's
 
 
 def png(chart: Chart | HeatMap) -> bytes:
     """The chart as a picture; the same bytes for the same chart."""
-    return _saved(_heat_map(chart) if isinstance(chart, HeatMap) else _curves(chart), "png")
+    return _saved(_heat_map(chart) if isinstance(chart, HeatMap) else _alone(chart, (7.6, 3.9)), "png")
 
 
 def svg(chart: Chart) -> str:
     """The chart as an element that can stand in a page; the same text for the same chart."""
-    drawn = _saved(_curves(chart, width=5.6, plot=2.5), "svg").decode()
+    drawn = _saved(_alone(chart, (5.6, 2.5)), "svg").decode()
     return drawn[drawn.index("<svg") :]
 
 
@@ -55,23 +45,34 @@ def multiples(charts: Sequence[Chart], title: str, note: str, columns: int, pane
     columns : of panels
     panel : width and height of one, in inches
     """
-    columns = min(columns, len(charts))
-    rows = -(-len(charts) // columns)
+    return _saved(_panels(charts, title, note, min(columns, len(charts)), panel, scale=0.6), "png")
+
+
+def _alone(chart: Chart, panel: tuple[float, float]) -> Figure:
+    return _panels([replace(chart, title="")], chart.title, chart.note, 1, panel, scale=1.0)
+
+
+def _panels(
+    charts: Sequence[Chart], title: str, note: str, columns: int, panel: tuple[float, float], scale: float
+) -> Figure:
+    """``scale`` is that of lines and markers."""
     drawn = [curves(chart) for chart in charts]
     every = [each for inside in drawn for each in inside]
-    known = list({each.name: each for each in every}.values())
-    figure, foot, per_line = _framed(title, note, panel[0] * columns + 0.5, panel[1] * rows, known)
+    known = list({(each.name, each.style, each.printed, each.bound): each for each in every}.values())
+    rows, width = -(-len(charts) // columns), panel[0] * columns
+    entries = _columns(known, width)
+    figure, foot = _framed(title, note, (width, panel[1] * rows), 0.3 + 0.19 * -(-len(known) // entries))
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis in axes.flat[len(charts) :]:
         axis.set_visible(False)
     for axis, chart, inside in zip(axes.flat, charts, drawn, strict=False):
         for each in inside:
-            _draw(axis, each, chart, scale=0.6)
-        _scale(axis, chart, every, numbers=round(panel[0] / 0.5))
+            _draw(axis, each, chart, scale)
+        _scale(axis, chart, every, numbers=round(2 * panel[0]))
         axis.set_title(writable(chart.title), fontsize=10, fontweight="bold", loc="left", parse_math=False)
         axis.label_outer()
-    _legend(figure, known, per_line, foot, "")
-    return _saved(figure, "png")
+    _legend(figure, known, entries, foot, explained(known) if len(charts) == 1 else "")
+    return figure
 
 
 def _saved(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
@@ -85,26 +86,9 @@ def _saved(figure: Figure, kind: Literal["png", "svg"]) -> bytes:
     return image.getvalue()
 
 
-def _curves(chart: Chart, width: float = 7.6, plot: float = 3.9) -> Figure:
-    drawn = curves(chart)
-    figure, foot, columns = _framed(chart.title, chart.note, width, plot, drawn)
-    axis = figure.subplots()
-    for each in drawn:
-        _draw(axis, each, chart)
-    _scale(axis, chart, drawn)
-    _legend(figure, drawn, columns, foot, explained(drawn))
-    return figure
-
-
-def _framed(title: str, note: str, width: float, plot: float, drawn: Sequence[Curve]) -> tuple[Figure, float, int]:
-    """A figure with room for axes of ``plot`` inches, the height of the legend's foot as a share, and its columns."""
-    columns = _columns(drawn, width)
-    figure, below = _figure(title, note, width, plot, 0.3 + 0.19 * -(-len(drawn) // columns))
-    return figure, below, columns
-
-
-def _figure(title: str, note: str, width: float, plot: float, legend: float) -> tuple[Figure, float]:
+def _framed(title: str, note: str, plot: tuple[float, float], legend: float) -> tuple[Figure, float]:
     """A figure with title and note, room for axes and legend in inches, and the height below the legend as a share."""
+    width = plot[0]
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -112,7 +96,7 @@ def _figure(title: str, note: str, width: float, plot: float, legend: float) -> 
         raise MissingExtra("matplotlib", "plot") from None
     heading, footing = _lines_of(title, round(9.8 * width)), _lines_of(note, round(14.8 * width))
     above, below = 0.16 + 0.24 * len(heading), 0.14 + 0.17 * len(footing)  # inches
-    tall = plot + above + below + legend
+    tall = plot[1] + above + below + legend
     figure = Figure(figsize=(width, tall), dpi=160)
     FigureCanvasAgg(figure)
     rect = (0.01, (below + legend) / tall, 0.98, 1 - (above + below + legend) / tall)
@@ -134,17 +118,13 @@ def _lines_of(text: str, width: int) -> list[str]:
 def _draw(axis: Axes, curve: Curve, chart: Chart, scale: float = 1.0) -> None:
     if curve.band:
         x, low, high = zip(*curve.band, strict=True)
-        axis.fill_between([place(each, chart) for each in x], low, high, color=curve.colour, alpha=0.16, lw=0)
+        axis.fill_between(x, low, high, color=curve.colour, alpha=0.16, lw=0)
     if curve.boxes:
         _draw_boxes(axis, curve, chart)
     elif curve.points:
         x, y = zip(*curve.points, strict=True)
-        axis.plot(
-            [place(each, chart) for each in x],
-            y,
-            **_line(curve, scale),
-            zorder=3 if curve.printed else 2.5 - curve.bound / 4,
-        )
+        above = 3.0 if curve.printed else 2.25 if curve.bound else 2.5
+        axis.plot(x, y, **_line(curve, scale), zorder=above)
 
 
 def _line(curve: Curve, scale: float = 1.0) -> dict[str, Any]:
@@ -162,14 +142,19 @@ def _line(curve: Curve, scale: float = 1.0) -> dict[str, Any]:
 
 
 def _draw_boxes(axis: Axes, curve: Curve, chart: Chart) -> None:
-    positions = [place(box[0], chart) + curve.shift for box in curve.boxes]
+    def moved(by: float) -> list[float]:
+        """The x of the boxes, moved in units of the axis, which may be those of a logarithm."""
+        return [box[0] * chart.x_log**by if chart.x_log else box[0] + by for box in curve.boxes]
+
+    left, right = moved(curve.shift - curve.width / 2), moved(curve.shift + curve.width / 2)
+    positions = [(start + end) / 2 for start, end in zip(left, right, strict=True)]
     names = ("whislo", "q1", "med", "q3", "whishi")
     statistics = [dict(zip(names, box[1:], strict=True)) for box in curve.boxes]
     line = {"color": curve.colour, "lw": 1.3}
     axis.bxp(
         statistics,
         positions=positions,
-        widths=curve.width,
+        widths=[end - start for start, end in zip(left, right, strict=True)],
         showfliers=False,
         patch_artist=True,
         manage_ticks=False,
@@ -191,15 +176,14 @@ def _scale(axis: Axes, chart: Chart, drawn: Sequence[Curve], numbers: int = 9) -
     across, up = axis_ticks(chart, drawn)
     if across is not None:
         across = across[:: -(-len(across) // numbers)]
-    if chart.x_log and not has_boxes(chart) and drawn:
+    if chart.x_log and drawn:
         axis.set_xscale("log", base=chart.x_log)
     if chart.y_log and drawn:
         axis.set_yscale("log", base=chart.y_log)
     for which, places in ((axis.xaxis, across), (axis.yaxis, up)):
         which.set_major_formatter(lambda value, _: label(value, 6))
         if places is not None:
-            at = [place(x, chart) for x in places] if which is axis.xaxis else places
-            which.set_ticks(at, labels=[label(each) for each in places])
+            which.set_ticks(places, labels=[label(each) for each in places])
             which.set_ticks([], minor=True)
     if not drawn:
         axis.text(0.5, 0.5, NOTHING, ha="center", transform=axis.transAxes, color="#666666")
@@ -214,8 +198,8 @@ def _scale(axis: Axes, chart: Chart, drawn: Sequence[Curve], numbers: int = 9) -
 
 def _heat_map(heat_map: HeatMap) -> Figure:
     meaning = _lines_of(cells.explained(heat_map), 112)
-    plot = 0.9 + 0.38 * max(2, len(heat_map.y))
-    figure, below = _figure(heat_map.title, heat_map.note, 7.6, plot, 0.12 + 0.17 * len(meaning))
+    plot = 7.6, 0.9 + 0.38 * max(2, len(heat_map.y))
+    figure, below = _framed(heat_map.title, heat_map.note, plot, 0.12 + 0.17 * len(meaning))
     axis = figure.subplots()
     figure.text(0.02, below, "\n".join(meaning), va="bottom", fontsize=8.5, color="#444444", parse_math=False)
     if heat_map.x and heat_map.y:

@@ -361,10 +361,10 @@ const STYLES = ["fit", "fit forecast", "bound"];
 function measureChart(head) {
   const { from, now } = reach(head);
   const { median, band } = measured(head, state.measure);
-  const beside = (COMPANIONS[state.measure] ?? []).filter((name) => name in MEASURES);
-  const bounds = beside.map((name, i) => ({
+  const companions = (COMPANIONS[state.measure] ?? []).filter((name) => name in MEASURES);
+  const bounds = companions.map((name, i) => ({
     name: MEASURES[name].label,
-    look: beside.length === 1 ? "bound" : STYLES[i],
+    look: companions.length === 1 ? "bound" : STYLES[i],
     points: curve(head, name).line,
   }));
   const { label, unit } = MEASURES[state.measure];
