@@ -461,6 +461,9 @@ def test_boxes_are_drawn_where_their_numbers_are(tab: Page, tmp_path: Path) -> N
             page.locator(".y-tick").evaluate_all("all => all.map(t => [t.textContent, t.y.baseVal[0].value - 4])")
         )
         unit = (heights["0.2"] - heights["0.8"]) / 0.6
+        line = "e => [e.x1.baseVal.value, e.x2.baseVal.value]"
+        start, end = page.locator("[data-chart] .axis").evaluate(line)
+        assert all(start <= left and left + width <= end for left, _, width, _ in drawn)
         for (left, top, width, height), (_, at) in zip(drawn[3:], ticks, strict=True):  # real, left of sphere
             assert left + width < at < left + 2 * width
             assert height == pytest.approx(0.3 * unit, abs=0.5)

@@ -115,7 +115,11 @@ function drawing(plot, spec) {
   const box = { right: width - 18, top: spec.now ? 26 : 12, bottom: height - 26 };
   const y = axis(spec.y, rows.flatMap((row) => row.slice(1)), box.bottom, box.top);
   box.left = 16 + LETTER * most(y.ticks.map(([, text]) => text.length));
-  const x = axis(spec.x, rows.map(([at]) => at), box.left, box.right);
+  const edge = (at, by) => (spec.x.log ? at * spec.x.log ** by : at + by);
+  const edges = curves.flatMap(({ boxes = [], shift, size }) =>
+    boxes.flatMap(([at]) => [edge(at, shift - size / 2), edge(at, shift + size / 2)]),
+  );
+  const x = axis(spec.x, [...rows.map(([at]) => at), ...edges], box.left, box.right);
   const frame = { x: box.left - 6, y: box.top - 6, width: box.right - box.left + 12, height: box.bottom - box.top + 12 };
   const middle = { x: (box.left + box.right) / 2, y: (box.top + box.bottom) / 2, "text-anchor": "middle" };
   const svg = shape(
