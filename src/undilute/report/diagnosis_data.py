@@ -24,6 +24,7 @@ import math
 import warnings
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,16 @@ def data(diagnosis: Diagnosis) -> dict[str, Any]:
         "layers": [_layer(layer) for layer in diagnosis.layers],
         "heads": described,
     }
+
+
+def kind_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """A line for each kind of head: how many, its name, what it does, and their median top weight, now and forecast."""
+    rows = []
+    for kind, number in diagnosis.counts.items():
+        some = diagnosis.heads.of(kind)
+        weights = [[getattr(head, name) for head in some] for name in ("top_now", "top_target")]
+        rows.append([str(number), kind, MEANINGS[kind], *(f"{median(each):.2g}" if each else "–" for each in weights)])
+    return rows
 
 
 def bins(n: NDArray[np.int64]) -> list[NDArray[np.bool_]]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from undilute import rules
 from undilute.engine.api import explain
-from undilute.report.markdown_table import table
+from undilute.report.markdown import table
 from undilute.rules.registry import parameters_of
 
 

@@ -17,10 +17,11 @@ import torch
 
 from undilute.errors import InvalidValue
 from undilute.progress import Progress, quiet
-from undilute.report.result import Chart, Comparison, Result, Row, Series, compared
+from undilute.report.result import Chart, Comparison, Result, Row, Series
 from undilute.rules.parameters import count, number
 from undilute.theory import dispersion
 from undilute_papers.audit import blog
+from undilute_papers.report.comparisons import compared
 from undilute_papers.reproduction.experiment import Experiment, option
 from undilute_papers.theory import capacity
 

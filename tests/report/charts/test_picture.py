@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.report.charts.samples import EVERY, LINES, RULES, SOLE, chart
 from undilute.errors import MissingExtra
-from undilute.report.charts import png
+from undilute.report.charts import multiples, png, svg
 from undilute.report.charts.cells import BETTER, WORSE
 from undilute.report.charts.curve import COLOURS
 from undilute.report.result import Chart, HeatMap, Series
@@ -111,6 +112,26 @@ def test_texts_that_mean_something_to_matplotlib_are_only_shown() -> None:
     heat_map = HeatMap(text, text, text, text, texts, [text], [[1.0] * len(texts)], text, centre=text, note=text)
     assert pixels(png(heat_map)).std() > 5
     assert png(chart(Series("$x$", [1.0], [1.0]))) != png(chart(Series("x", [1.0], [1.0])))
+
+
+def test_an_svg_is_well_formed_and_holds_its_texts() -> None:
+    made = ElementTree.fromstring(svg(chart(SOLE, Series("<b>&", [1.0, 2.0], [1.0, 2.0]))))
+    texts = "".join(made.itertext())
+    for text in ("A title", "items", "accuracy, %", "<b>&"):
+        assert text in texts
+    assert svg(LINES) == svg(LINES)
+    assert svg(LINES) != svg(replace(LINES, y_label="else"))
+
+
+def test_panels_stand_in_one_picture_with_common_axes() -> None:
+    far = Series("a", [16.0, 1024.0], [1.0, 400.0])
+    one, two = chart(SOLE, x_log=2), chart(far, x_log=2)
+    both = multiples([one, two], "t", "n", 2, (3.0, 2.0))
+    assert pixels(both).shape[1] == 160 * 6
+    assert both != multiples([one, one], "t", "n", 2, (3.0, 2.0))
+    assert both == multiples([one, two], "t", "n", 2, (3.0, 2.0))
+    above = multiples([one, two], "t", "n", 1, (3.0, 2.0))
+    assert pixels(above).shape[0] > pixels(both).shape[0]
 
 
 def test_without_its_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

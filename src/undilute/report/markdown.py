@@ -1,4 +1,4 @@
-"""A table in Markdown, for README and docs."""
+"""A table in Markdown: what ``undilute rules --markdown`` prints, and what README and docs hold."""
 
 from __future__ import annotations
 

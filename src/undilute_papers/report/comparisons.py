@@ -1,15 +1,28 @@
-"""What is said of printed values and claims beside what came out: in how many digits, and how many agree."""
+"""What is said of printed values and claims: whether they agree, in how many digits, and how many do."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from undilute.report.charts import label
 from undilute.report.result import Comparison, Verdict
 
 SIGNS: dict[Verdict, str] = {"agrees": "✓", "differs": "✗", "other set-up": "○"}
+
+
+def compared(what: str, printed: float, computed: float, within: float, **more: Any) -> Comparison:
+    """A printed and a computed number: they agree if they differ by at most ``within``.
+
+    Examples
+    --------
+    >>> compared("accuracy at 64 items, %", 94.3, 95.1, within=4).verdict
+    'agrees'
+    """
+    verdict: Verdict = "agrees" if abs(printed - computed) <= within else "differs"
+    return Comparison(what, printed, computed, verdict, **more)
 
 
 def outcome(comparisons: Iterable[Comparison]) -> str:
@@ -64,10 +77,10 @@ def computed(comparison: Comparison) -> str:
     return f"{value} [{_like(comparison.low, comparison.printed)}, {_like(comparison.high, comparison.printed)}]"
 
 
-def _like(value: float, beside: float | str | None) -> str:
+def _like(value: float, printed: float | str | None) -> str:
     """A number with as many decimals as the printed one, but never fewer than three digits."""
-    if beside is None or isinstance(beside, str) or not 1e-4 <= abs(value) < 1e7 or not math.isfinite(beside):
+    if printed is None or isinstance(printed, str) or not 1e-4 <= abs(value) < 1e7 or not math.isfinite(printed):
         return label(value)
-    decimals = len(f"{beside:.12f}".rstrip("0").partition(".")[2])
+    decimals = len(f"{printed:.12f}".rstrip("0").partition(".")[2])
     digits = 2 - math.floor(math.log10(abs(value)))
     return f"{value:,.{max(decimals, digits, 0)}f}".replace("-", "−")
