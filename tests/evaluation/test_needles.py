@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from typing import Any
 
@@ -19,6 +21,13 @@ from undilute.models.splits import beginning, encoded
 
 LENGTHS = {kind: (700, 901) if kind == "words" else (1400, 1600) for kind in KINDS_OF_TOKENIZERS}
 HIDDEN = re.compile(r"(?:The|One of the) (?:special|favourite)[^.]*\.")
+FINGERPRINTS = {  # of what version 0.1.0 made of the same seed
+    "byte-level": "aae37fafde2e053f",
+    "sentence-piece": "b0b0bb46ae307b65",
+    "words": "f185890978f9e1ec",
+    "bytes": "6391d663fe9f1712",
+    "marked": "8eaa7230028bb861",
+}
 
 
 @pytest.fixture(scope="module", params=KINDS_OF_TOKENIZERS)
@@ -140,6 +149,21 @@ def test_the_seed_decides() -> None:
 
     assert drawn(5) == drawn(5)
     assert all(here != there for here, there in zip(drawn(5), drawn(6), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TOKENIZERS)
+def test_the_same_seed_gives_what_it_gave_in_version_0_1_0(kind: str) -> None:
+    """Token for token: figures that were published stay comparable."""
+    made = [
+        [stack.number, stack.task, stack.length, stack.ids.tolist(), list(map(plain, stack.questions))]
+        for stack in haystacks(tokenizer(kind), PROSE, LENGTHS[kind], 2, seed=3)
+    ]
+    assert hashlib.sha256(json.dumps(made).encode()).hexdigest()[:16] == FINGERPRINTS[kind]
+
+
+def plain(question: Question) -> list[Any]:
+    candidates = [list(question.candidates), question.candidate_ids.tolist(), list(question.right)]
+    return [question.text, question.ids.tolist(), *candidates, round(question.depth, 12)]
 
 
 def test_a_longer_list_of_lengths_changes_no_haystack() -> None:
