@@ -38,7 +38,7 @@ from torch import Tensor, nn
 import undilute as ud
 from undilute import files, models
 from undilute.evaluation.changes import LOSS, changes
-from undilute.evaluation.evaluate import Material, measure, prepare
+from undilute.evaluation.measure import Material, measure, prepare
 from undilute.evaluation.outcome import Evaluation
 from undilute.evaluation.sentences import figures, findings
 from undilute.models import texts

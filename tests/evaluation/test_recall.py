@@ -11,7 +11,7 @@ import torch
 
 from tests.models.attending import VOCABULARY, random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.evaluation.needles import Haystack, Question
+from undilute.evaluation.haystacks import Haystack, Question
 from undilute.evaluation.outcome import TASKS, Answer
 from undilute.evaluation.recall import answers
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from undilute.evaluation.evaluate import Material
+    from undilute.evaluation.measure import Material
     from undilute.evaluation.outcome import Evaluation
     from undilute.report.result import Result
     from undilute.treatment.apply import Treatment
@@ -258,7 +258,7 @@ class Subject:
     def evaluated(self, plans: Mapping[str, Plan | None], steps: Steps) -> list[Evaluation]:
         """An evaluation under each plan, by label, time and memory included; None is the model as it is."""
         from undilute.evaluation.cost import costs
-        from undilute.evaluation.evaluate import measure
+        from undilute.evaluation.measure import measure
         from undilute.treatment.apply import apply
 
         def under(plan: Plan | None) -> Callable[[], AbstractContextManager[Any]]:
@@ -276,7 +276,7 @@ class Subject:
 def _subject(name: str, paths: Sequence[Path], options: Options, cache: bool, trust_remote_code: bool) -> Subject:
     """Load the model, read the text, and make the questions: whatever is wrong with them shows here."""
     from undilute import models
-    from undilute.evaluation.evaluate import prepare
+    from undilute.evaluation.measure import prepare
     from undilute.models import texts
     from undilute.models.splits import halves, tokenised
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.evaluation.needles import Haystack, Question
+from undilute.evaluation.haystacks import Haystack, Question
 from undilute.evaluation.outcome import Answer
 from undilute.models.forward_pass import evaluating
 
@@ -26,7 +26,7 @@ def answers(
     Parameters
     ----------
     model : a causal Hugging Face language model, treated or not
-    haystacks : from :func:`undilute.evaluation.needles.haystacks`
+    haystacks : from :func:`undilute.evaluation.haystacks.haystacks`
     on_haystack : called with each haystack when its questions are answered, for progress
 
     Returns

@@ -19,8 +19,9 @@ import numpy as np
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.evaluation import needles, recall
-from undilute.evaluation.needles import Haystack
+from undilute.evaluation import haystacks as needles
+from undilute.evaluation import recall
+from undilute.evaluation.haystacks import Haystack
 from undilute.evaluation.outcome import Answer, Evaluation
 from undilute.evaluation.spread import spread, watching
 from undilute.models import splits, text_loss

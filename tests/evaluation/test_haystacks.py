@@ -13,7 +13,7 @@ import torch
 from tests.evaluation.tokenizers import KINDS_OF_TOKENIZERS, PROSE, tokenizer
 from undilute.errors import InvalidValue
 from undilute.evaluation import words
-from undilute.evaluation.needles import Haystack, Question, haystacks, shortest
+from undilute.evaluation.haystacks import Haystack, Question, haystacks, shortest
 from undilute.evaluation.outcome import TASKS
 from undilute.evaluation.pieces import Hay, continuation, sentences
 from undilute.evaluation.words import KINDS, NAMES, THINGS, Words

@@ -14,8 +14,8 @@ from numpy.testing import assert_array_equal
 from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.evaluation.evaluate import evaluate, measure, prepare
-from undilute.evaluation.needles import haystacks, shortest
+from undilute.evaluation.haystacks import haystacks, shortest
+from undilute.evaluation.measure import evaluate, measure, prepare
 from undilute.evaluation.outcome import TASKS, Evaluation
 from undilute.evaluation.recall import answers
 from undilute.evaluation.spread import spread, watching
