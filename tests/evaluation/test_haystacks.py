@@ -12,14 +12,13 @@ import torch
 
 from tests.evaluation.tokenizers import KINDS_OF_TOKENIZERS, PROSE, tokenizer
 from undilute.errors import InvalidValue
-from undilute.evaluation import words
-from undilute.evaluation.haystacks import Haystack, Question, haystacks, shortest
-from undilute.evaluation.outcome import TASKS
-from undilute.evaluation.pieces import Hay, continuation, sentences
-from undilute.evaluation.words import KINDS, NAMES, THINGS, Words
+from undilute.evaluation import tasks, words
+from undilute.evaluation.haystacks import Hay, Haystack, Question, haystacks, sentences, shortest
+from undilute.evaluation.words import KINDS, NAMES, THINGS, Words, continuation
 from undilute.models.splits import beginning, encoded
 
 LENGTHS = {kind: (700, 901) if kind == "words" else (1400, 1600) for kind in KINDS_OF_TOKENIZERS}
+TASKS = tuple(each.name for each in tasks.known())
 HIDDEN = re.compile(r"(?:The|One of the) (?:special|favourite)[^.]*\.")
 FINGERPRINTS = {  # of what version 0.1.0 made of the same seed
     "byte-level": "aae37fafde2e053f",

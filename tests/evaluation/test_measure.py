@@ -1,4 +1,4 @@
-"""An evaluation is its parts, always the same, and refuses what it cannot measure."""
+"""A measurement is its parts, always the same, and refuses what it cannot measure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import torch
 import transformers
 from numpy.testing import assert_array_equal
 
+from tests.evaluation.constructed import TASKS
 from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, random_model, tokens
 from undilute.errors import InvalidValue
 from undilute.evaluation.haystacks import haystacks, shortest
-from undilute.evaluation.measure import evaluate, measure, prepare
-from undilute.evaluation.outcome import TASKS, Evaluation
-from undilute.evaluation.recall import answers
-from undilute.evaluation.spread import spread, watching
+from undilute.evaluation.measure import Measurement, answers, measure, prepare, spread, watching
 from undilute.models.text_loss import losses
+from undilute.progress import Progress
 
 LENGTH = 640
 
@@ -32,11 +31,17 @@ def reader() -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
 
 
-def evaluated(**options: Any) -> Evaluation:
-    return evaluate(reader(), tokenizer("words"), PROSE, **{"length": LENGTH, "haystacks": 1} | options)
+def measured(
+    model: Any, used: Any, text: Any, *, label: str = "softmax", on_progress: Progress | None = None, **options: Any
+) -> Measurement:
+    return measure(model, prepare(model, used, text, **options), label, on_progress=on_progress)
 
 
-def same(one: Evaluation, other: Evaluation) -> bool:
+def evaluated(**options: Any) -> Measurement:
+    return measured(reader(), tokenizer("words"), PROSE, **{"length": LENGTH, "haystacks": 1} | options)
+
+
+def same(one: Measurement, other: Measurement) -> bool:
     return one.answers == other.answers and bool((one.losses == other.losses).all())
 
 
@@ -77,7 +82,7 @@ def test_token_ids_are_read_like_their_text() -> None:
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
     ids = torch.tensor(used(PROSE)["input_ids"])
     options: dict[str, Any] = {"length": 1500, "lengths": [1500], "windows": 1, "haystacks": 1}
-    assert same(evaluate(model, used, PROSE, **options), evaluate(model, used, ids, **options))
+    assert same(measured(model, used, PROSE, **options), measured(model, used, ids, **options))
 
 
 def test_windows_begin_as_the_tokenizer_begins_a_text() -> None:
@@ -103,26 +108,26 @@ def test_progress_goes_from_nothing_to_all() -> None:
 
 def test_the_length_is_what_the_model_reads() -> None:
     model = random_model("gpt2")
-    assert evaluate(model, None, tokens(500), haystacks=0).losses.shape == (2, model.config.n_positions - 1)
+    assert measured(model, None, tokens(500), haystacks=0).losses.shape == (2, model.config.n_positions - 1)
     with pytest.raises(InvalidValue, match="length = 65: GPT2LMHeadModel reads at most 64 tokens"):
-        evaluate(model, None, tokens(500), haystacks=0, length=65)
+        measured(model, None, tokens(500), haystacks=0, length=65)
     with pytest.raises(InvalidValue, match="length = 2,000: LlamaForCausalLM reads at most 1,024 tokens"):
         evaluated(lengths=[400, 2000])
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(InvalidValue, match="the text has 100 tokens: 2 windows of 640 need 1,280"):
-        evaluate(reader(), None, tokens(100), length=LENGTH, haystacks=0)
+        measured(reader(), None, tokens(100), length=LENGTH, haystacks=0)
     with pytest.raises(InvalidValue, match="text holds token ids from 7 to 99999: LlamaForCausalLM knows 0 to"):
-        evaluate(reader(), None, torch.full((2000,), 7).index_fill(0, torch.tensor([5]), 99_999), length=LENGTH)
+        measured(reader(), None, torch.full((2000,), 7).index_fill(0, torch.tensor([5]), 99_999), length=LENGTH)
     with pytest.raises(InvalidValue, match="needed to hide needles"):
-        evaluate(reader(), None, tokens(2000), length=LENGTH)
+        measured(reader(), None, tokens(2000), length=LENGTH)
     with pytest.raises(InvalidValue, match="seed = -1"):
         evaluated(seed=-1)
     with pytest.raises(InvalidValue, match="needle length = 100: must be at least"):
         evaluated(lengths=[100])
     with pytest.raises(InvalidValue, match="BertModel predicts no next token"):
-        evaluate(random_model("bert"), None, tokens(500), length=64, haystacks=0)
+        measured(random_model("bert"), None, tokens(500), length=64, haystacks=0)
 
 
 def test_answers_are_plain_data() -> None:

@@ -383,7 +383,7 @@ def test_weights_are_not_returned_and_other_kinds_are_refused() -> None:
         (ud.rules.Rule(ud.nn.LearnablePowLogLength(32, 4)), "computed from the layer's input.*cannot decode"),
         (ud.rules.PowLogLength(beta=torch.ones(1, 4, 24, 1), gamma=1.0), "rows of one input, so it cannot decode"),
         (ud.rules.LogLength(s=torch.ones(3)), r"s has shape \(3,\)"),
-        (3.5, "must be a rule's name, a Rule, a Map or a Scale"),
+        (3.5, "treatment = 3.5: must be a rule, {pattern: rule}, a plan or the path of one"),
     ],
 )
 def test_what_cannot_be_applied_leaves_the_model_untouched(treatment: Any, message: str) -> None:

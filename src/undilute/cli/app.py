@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 from undilute import __version__
+from undilute.cli.compare import compare
 from undilute.cli.diagnose import diagnose_model
 from undilute.cli.rules import list_rules
-from undilute.cli.treat import compare, treat
+from undilute.cli.treat import treat
 
 GROUP = "undilute.commands"
 console = Console()

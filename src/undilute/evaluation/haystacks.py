@@ -1,13 +1,8 @@
 """Can a model find what stands somewhere in a long text?  Questions in the style of RULER, made from a seed.
 
 Short statements, the needles, are put between the sentences of the user's own text. Then a statement is begun once
-more, and the model's next-token probabilities rank the words that could complete it:
-
-    single        the only favourite animal in the haystack; the other animals do not occur in it
-    multi-key     the special word of one of eight people; the candidates are all eight words
-    multi-value   the three special words of one of four people; the candidates are all twelve words
-    tracking      the special word of somebody who has that of somebody who has that of somebody who has a word; the
-                  candidates are the words of four such chains
+more, and the model's next-token probabilities rank the words that could complete it. What is hidden and asked is up to
+the task: ``undilute.evaluation.tasks`` has a file for each.
 
 Hsieh et al. (2024), RULER: What's the Real Context Size of Your Long-Context Language Models? arXiv:2404.06654. There,
 models write the answer; here, candidates are ranked by their first token, which also says something about a small model
@@ -16,7 +11,9 @@ and takes one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+import functools
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,26 +22,38 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.evaluation.outcome import TASKS, Task
-from undilute.evaluation.pieces import Hay, continuation
-from undilute.evaluation.words import KINDS, NAMES, THINGS, Generator, Words, names, standing_in
+from undilute.evaluation import tasks
+from undilute.evaluation.tasks import Asked, Task
+from undilute.evaluation.words import KINDS, NAMES, THINGS, Generator, Words, continuation, standing_in
 from undilute.models.splits import beginning
 from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FAVOURITE = "The favourite {kind} of {name} is"
-SPECIAL = "The special word of {name} is"
-ONE_OF = "One of the special words of {name} is"
-SAME = "the special word of {other}"
-
-QUESTIONS = 4  # about each haystack
-KEYS = 8
-VALUES = 3  # of each key where it has several
-LINKS = 3  # of a chain
-CANDIDATES = 8  # for a needle that is alone of its kind
+# before the white space that follows a sentence, after a full stop that needs none, and before an empty line
+BORDER = re.compile(r"""(?<=[.!?…])(?=\s)|(?<=[.!?…]["'”’)])(?=\s)|(?<=[。！？])|(?<=\S)(?=\n\s*\n)""")
+LONGEST_PIECE = 400  # characters: text without sentences is cut at words
+WORDS = re.compile(rf"(?s).{{1,{LONGEST_PIECE}}}(?=\s|\Z)|.{{1,{LONGEST_PIECE}}}")
 LEAST_HAY = 2  # the haystack is at least so many times as long as what is hidden in it
+
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where an answer stands, as ranges [start, stop) of a haystack's tokens.
+
+    Attributes
+    ----------
+    needle : the whole statement
+    answer : the word in it that answers the question, with whatever shares a token with it; the whole statement where
+        the tokenizer does not give the word back
+    """
+
+    needle: Range
+    answer: Range
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +68,7 @@ class Question:
     candidate_ids : (candidates,), the token that comes next if this is the answer; all different
     right : places of the right candidates
     depth : where in the haystack the answer stands: 0 at its start, 1 at its end; the mean of several answers
+    spans : where each right candidate stands in the haystack's ``ids``, in the order of ``right``
     """
 
     text: str
@@ -67,6 +77,7 @@ class Question:
     candidate_ids: Tensor
     right: tuple[int, ...]
     depth: float
+    spans: tuple[Span, ...] = ()
 
     @property
     def chance(self) -> float:
@@ -81,21 +92,27 @@ class Haystack:
     Attributes
     ----------
     number : different for each haystack of an evaluation
-    task : which kind of question
+    task : which kind of question, by name
     length : tokens of the haystack with its longest question
     ids : (tokens,), the haystack alone
     questions : about it, each to be asked by itself
     """
 
     number: int
-    task: Task
+    task: str
     length: int
     ids: Tensor
     questions: tuple[Question, ...]
 
 
 def haystacks(
-    tokenizer: PreTrainedTokenizerBase, text: str, lengths: Sequence[int], each: int, *, seed: int = 0
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    lengths: Sequence[int],
+    each: int,
+    *,
+    seed: int = 0,
+    only: Sequence[str] | None = None,
 ) -> tuple[Haystack, ...]:
     """Haystacks of every task at every length.
 
@@ -106,6 +123,7 @@ def haystacks(
     lengths : tokens of a haystack with its longest question, exactly
     each : haystacks of each task and length
     seed : of the words, their places and the stretches of text
+    only : names of tasks; all that there are by default
 
     Returns
     -------
@@ -115,7 +133,7 @@ def haystacks(
     if each == 0 or not lengths:
         return ()
     count("haystacks", each)
-    least = shortest(tokenizer)
+    least = shortest(tokenizer, only)
     for length in lengths:
         if count("needle length", length) < least:
             raise InvalidValue(
@@ -123,14 +141,14 @@ def haystacks(
                 "or give haystacks = 0, for no needles."
             )
     words, hay = Words(tokenizer), Hay(tokenizer, text)
-    wanted = [(length, task, place) for length in lengths for task in TASKS for place in range(each)]
+    wanted = [(length, task, place) for length in lengths for task in tasks.known(only) for place in range(each)]
     return tuple(
-        _haystack(number, task, length, words, hay, np.random.default_rng([seed, length, TASKS.index(task), place]))
+        _haystack(number, task, length, words, hay, np.random.default_rng([seed, length, task.stream, place]))
         for number, (length, task, place) in enumerate(wanted)
     )
 
 
-def shortest(tokenizer: PreTrainedTokenizerBase) -> int:
+def shortest(tokenizer: PreTrainedTokenizerBase, only: Sequence[str] | None = None) -> int:
     """The least tokens of a haystack that is half text, whatever words are drawn."""
 
     def most_tokens(words: Iterable[str]) -> str:
@@ -138,97 +156,64 @@ def shortest(tokenizer: PreTrainedTokenizerBase) -> int:
 
     name, kind, thing = most_tokens(NAMES), most_tokens(KINDS), most_tokens(THINGS)
     favourite = most_tokens(word for words in KINDS.values() for word in words)
+    fields = {"name": name, "other": name, "kind": kind, "favourite": favourite, "thing": thing}
 
-    def tokens(start: str, end: str) -> int:
-        return len(continuation(tokenizer, f" {start} {end}.".format(name=name, kind=kind, other=name)))
+    def tokens(statement: str) -> int:
+        return len(continuation(tokenizer, f" {statement.format(**fields)}"))
 
-    hidden = (
-        QUESTIONS * tokens(FAVOURITE, favourite),
-        KEYS * tokens(SPECIAL, thing),
-        QUESTIONS * VALUES * tokens(ONE_OF, thing),
-        QUESTIONS * (tokens(SPECIAL, thing) + (LINKS - 1) * tokens(SPECIAL, SAME)),
-    )
-    question = max(tokens(start, thing) for start in (FAVOURITE, SPECIAL, ONE_OF))
-    return LEAST_HAY * (max(hidden) + question + len(beginning(tokenizer)))
+    chosen = tasks.known(only)
+    hidden = max(sum(number * tokens(needle) for needle, number in task.hides.items()) for task in chosen)
+    question = max(tokens(f"{task.asks} {{thing}}.") for task in chosen)
+    return LEAST_HAY * (hidden + question + len(beginning(tokenizer)))
 
 
-# ---------------------------------------------------------------- the tasks
+# ---------------------------------------------------------------- the text around the needles
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A question before it has tokens: ``answered_by`` are places among the needles."""
+def sentences(text: str) -> list[str]:
+    """The text in pieces that end with a sentence or a paragraph; joined, they are the text again.
 
-    text: str
-    candidates: list[str]
-    right: list[str]
-    answered_by: list[int]
-
-
-_Plan = tuple[list[str], list[_Asked]]  # needles in the order in which they are to stand, and questions
+    Examples
+    --------
+    >>> sentences("One is here. So is two.\\n\\nThree")
+    ['One is here.', ' So is two.', '\\n\\nThree']
+    """
+    return [part for piece in BORDER.split(text) for part in WORDS.findall(piece)]
 
 
-def _single(words: Words, taken: Set[str], generator: Generator) -> _Plan:
-    drawn = {kind: words.chosen(own, CANDIDATES, taken, generator) for kind, own in KINDS.items()}
-    kinds = sorted(drawn, key=lambda kind: -len(drawn[kind]))[:QUESTIONS]
-    if len(drawn[kinds[-1]]) < 2:
-        raise words.too_few(f"{len(drawn[kinds[-1]])} of the words for {kinds[-1]!r}", 2)
-    needles, asked = [], []
-    for place, name in enumerate(names(QUESTIONS, taken, generator)):
-        kind = kinds[place]
-        begun = FAVOURITE.format(kind=kind, name=name)
-        right = drawn[kind][int(generator.integers(len(drawn[kind])))]
-        needles.append(f"{begun} {right}.")
-        asked.append(_Asked(begun, drawn[kind], [right], [place]))
-    return _in_random_order(needles, asked, generator)
+class Hay:
+    """The user's text in sentences, as tokens.
 
+    Parameters
+    ----------
+    tokenizer : of the model
+    text : at least as long as the longest haystack
+    """
 
-def _multi_key(words: Words, taken: Set[str], generator: Generator) -> _Plan:
-    values = words.things(KEYS, taken, generator)
-    begun = [SPECIAL.format(name=name) for name in names(KEYS, taken, generator)]
-    needles = [f"{start} {value}." for start, value in zip(begun, values, strict=True)]
-    step = KEYS // QUESTIONS
-    places = step * np.arange(QUESTIONS) + generator.integers(step)
-    return needles, [_Asked(begun[place], sorted(values), [values[place]], [place]) for place in places.tolist()]
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+        self.pieces = sentences(text)
+        self.tokens = functools.cache(lambda place: continuation(tokenizer, self.pieces[place]))
 
+    def stretch(self, end: int, tokens: int) -> tuple[str, list[list[int]]]:
+        """The text before piece ``end``, and its sentences as tokens: exactly so many, the first one cut if need be.
 
-def _multi_value(words: Words, taken: Set[str], generator: Generator) -> _Plan:
-    values = words.things(QUESTIONS * VALUES, taken, generator)
-    needles, asked = [], []
-    for key, name in enumerate(names(QUESTIONS, taken, generator)):
-        begun, own = ONE_OF.format(name=name), list(range(key * VALUES, (key + 1) * VALUES))
-        needles += [f"{begun} {values[place]}." for place in own]
-        asked.append(_Asked(begun, sorted(values), [values[place] for place in own], own))
-    return _in_random_order(needles, asked, generator)
-
-
-def _tracking(words: Words, taken: Set[str], generator: Generator) -> _Plan:
-    values = words.things(QUESTIONS, taken, generator)
-    people = np.reshape(names(QUESTIONS * LINKS, taken, generator), (QUESTIONS, LINKS)).tolist()
-    places = np.sort(generator.permutation(QUESTIONS * LINKS).reshape(QUESTIONS, LINKS))
-    needles, asked = [""] * places.size, []
-    for chain, own, value in zip(people, places.tolist(), values, strict=True):
-        needles[own[0]] = f"{SPECIAL.format(name=chain[0])} {value}."
-        for link in range(1, LINKS):
-            needles[own[link]] = f"{SPECIAL.format(name=chain[link])} {SAME.format(other=chain[link - 1])}."
-        asked.append(_Asked(SPECIAL.format(name=chain[-1]), sorted(values), [value], own[:1]))
-    return needles, asked
-
-
-_MAKE: dict[Task, Callable[[Words, Set[str], Generator], _Plan]] = {
-    "single": _single,
-    "multi-key": _multi_key,
-    "multi-value": _multi_value,
-    "tracking": _tracking,
-}
-
-
-def _in_random_order(needles: list[str], asked: list[_Asked], generator: Generator) -> _Plan:
-    places = generator.permutation(len(needles)).tolist()  # where each needle comes to stand
-    moved = [needles[places.index(place)] for place in range(len(needles))]
-    return moved, [
-        _Asked(each.text, each.candidates, each.right, [places[old] for old in each.answered_by]) for each in asked
-    ]
+        Before the first sentence comes the last one, as on a ring.
+        """
+        found: list[list[int]] = []
+        texts: list[str] = []
+        missing = tokens
+        while missing > 0:
+            if len(found) == len(self.pieces):
+                raise InvalidValue(
+                    f"the text has {tokens - missing:,} tokens: a haystack of this length needs {tokens:,}; give a "
+                    "longer text or a smaller length."
+                )
+            end = (end - 1) % len(self.pieces)
+            piece = self.tokens(end)
+            texts.append(self.pieces[end])
+            found.append(piece[-missing:])
+            missing -= len(found[-1])
+        return "".join(reversed(texts)), [piece for piece in reversed(found) if piece]
 
 
 # ---------------------------------------------------------------- putting it together
@@ -238,30 +223,69 @@ def _haystack(number: int, task: Task, length: int, words: Words, hay: Hay, gene
     tokenizer = words.tokenizer
     end = int(generator.integers(len(hay.pieces)))
     around, _ = hay.stretch(end, length)
-    needles, asked = _MAKE[task](words, standing_in(around), generator)
+    needles, asked = task.make(words, standing_in(around), generator)
+    _check(task, needles, asked, words)
     hidden = [continuation(tokenizer, f" {needle}") for needle in needles]
     questions = [continuation(tokenizer, f"\n\n{each.text}") + words.shared for each in asked]
     start = list(beginning(tokenizer))
     free = length - len(start) - sum(map(len, hidden)) - max(map(len, questions))
+    if free < 1:
+        raise InvalidValue(f"task {task.name!r} hides more than {length:,} tokens: its 'hides' must say how much.")
     _, pieces = hay.stretch(end, free)
     ids, places = _inserted(start, pieces, hidden, generator)
-    return Haystack(
-        number,
-        task,
-        length,
-        torch.tensor(ids),
-        tuple(
-            Question(
-                each.text,
-                torch.tensor(tokens),
-                tuple(each.candidates),
-                torch.tensor([words.first[word] for word in each.candidates]),
-                tuple(each.candidates.index(word) for word in each.right),
-                float(np.mean([places[needle] for needle in each.answered_by])) / len(ids),
+
+    def span(word: str, needle: int) -> Span:
+        place, (begin, stop) = places[needle], _within(tokenizer, hidden[needle], word)
+        return Span((place, place + len(hidden[needle])), (place + begin, place + stop))
+
+    made = [
+        Question(
+            each.text,
+            torch.tensor(tokens),
+            tuple(each.candidates),
+            torch.tensor([words.first[word] for word in each.candidates]),
+            tuple(each.candidates.index(word) for word in each.right),
+            float(np.mean([places[needle] for needle in each.answered_by])) / len(ids),
+            tuple(map(span, each.right, each.answered_by)),
+        )
+        for each, tokens in zip(asked, questions, strict=True)
+    ]
+    return Haystack(number, task.name, length, torch.tensor(ids), tuple(made))
+
+
+def _check(task: Task, needles: Sequence[str], asked: Sequence[Asked], words: Words) -> None:
+    """Refuse what a task of the user's own may get wrong."""
+    if not needles or not asked:
+        raise InvalidValue(
+            f"task {task.name!r} made {len(needles)} needles and {len(asked)} questions: must make some of both."
+        )
+    for each in asked:
+        first = [words.first.get(word) for word in each.candidates]
+        if None in first or len(set(first)) < len(first):
+            raise InvalidValue(
+                f"task {task.name!r}: its candidates {', '.join(each.candidates)} cannot be told apart by one token; "
+                "draw them with words.chosen(…)."
             )
-            for each, tokens in zip(asked, questions, strict=True)
-        ),
-    )
+        if not each.right or not set(each.right) <= set(each.candidates):
+            raise InvalidValue(f"task {task.name!r}: right = {list(each.right)}: must be some of its candidates.")
+        if len(each.answered_by) != len(each.right) or not set(each.answered_by) <= set(range(len(needles))):
+            raise InvalidValue(
+                f"task {task.name!r}: answered_by = {list(each.answered_by)}: must be the place of a needle, from 0 to "
+                f"{len(needles) - 1}, for each of {len(each.right)} right words."
+            )
+
+
+def _within(tokenizer: PreTrainedTokenizerBase, needle: Sequence[int], word: str) -> Range:
+    """The fewest tokens of a needle that hold the word, where it stands last in it."""
+
+    def holds(start: int, stop: int) -> bool:
+        return word.casefold() in str(tokenizer.decode(list(needle[start:stop]))).casefold()
+
+    stop = len(needle)
+    start = next((start for start in reversed(range(stop)) if holds(start, stop)), None)
+    if start is None:
+        return 0, len(needle)
+    return start, next(end for end in range(start + 1, stop + 1) if holds(start, end))
 
 
 def _inserted(

@@ -1,42 +1,150 @@
-"""Which pictures show what a rule does to a model?  Curves for one rule, heat maps for many; softmax is the first."""
+"""Which figures and pictures show what a treatment does to a model?  Curves for one, heat maps for many.
+
+Loss by position, recall by length, task and depth, entropy and cost, each with its interval; the first measurement is
+that of the model as it is.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from undilute.evaluation.changes import LOSS, RUN, Change, after_tokens
-from undilute.evaluation.outcome import Answer, Evaluation, Task
+import numpy as np
+
+from undilute.evaluation.changes import LOSS, RUN, Change, after_tokens, interval
+from undilute.evaluation.measure import Answer, Measurement
 from undilute.models.text_loss import position_buckets
-from undilute.report import evaluation_figures as figures
 from undilute.report.result import Chart, HeatMap, Series
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 BLOCKS = f"Shaded: 95 % intervals over runs of {RUN} tokens; what counts is the paired difference in the table."
 HAYSTACKS = "Shaded: 95 % intervals over haystacks; what counts is the paired difference in the table."
+COSTS = {  # by what it is called in tables and charts
+    "reading, s": "prefill_seconds",
+    "one more token, s": "decode_seconds",
+    "memory for reading, MB": "extra_megabytes",
+}
+DEPTHS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0))
 
 
-# ---------------------------------------------------------------- one rule beside softmax
+# ---------------------------------------------------------------- figures
 
 
-def curves(evaluations: Sequence[Evaluation], changes: Sequence[Change]) -> list[Chart]:
+@dataclass(frozen=True)
+class Mean:
+    """A mean with its 95 % interval; NaN where there is none.
+
+    Attributes
+    ----------
+    value, low, high : the interval is NaN where there is only one independent part
+    count : how many were averaged
+    """
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+def mean(parts: Sequence[Sequence[float]]) -> Mean:
+    """The mean of all values, with the bootstrap's interval over parts that are independent of each other.
+
+    Examples
+    --------
+    >>> mean([[1.0, 3.0], [2.0, 2.0], [0.0, 4.0]])
+    Mean(value=2.0, low=2.0, high=2.0, count=6)
+    >>> mean([[1.0, 3.0]])
+    Mean(value=2.0, low=nan, high=nan, count=2)
+    """
+    every = [value for part in parts for value in part]
+    if not every or not all(map(math.isfinite, every)):
+        return Mean(math.nan, math.nan, math.nan, len(every))
+    value = statistics.fmean(every)
+    if len(parts) < 2:
+        return Mean(value, math.nan, math.nan, len(every))
+    low, high = interval(np.array([sum(part) for part in parts]), np.array([len(part) for part in parts], float))
+    return Mean(value, low, high, len(every))
+
+
+def loss_within(measured: Measurement, first: int, last: int) -> Mean:
+    """Next-token loss after ``first`` to ``last`` tokens, in nats."""
+    return mean(_runs(measured.losses[:, first - 1 : last]))
+
+
+def _runs(losses: NDArray[np.float64]) -> list[list[float]]:
+    """Runs of tokens that are averaged first."""
+    return [row[start : start + RUN].tolist() for row in losses for start in range(0, len(row), RUN)]
+
+
+def recall(answers: Sequence[Answer]) -> Mean:
+    """The share of right answers in percent, with its interval over haystacks."""
+    haystacks: dict[int, list[float]] = {}
+    for answer in answers:
+        haystacks.setdefault(answer.haystack, []).append(100 * answer.right)
+    return mean(list(haystacks.values()))
+
+
+def chance(answers: Sequence[Answer]) -> float:
+    """Recall by guessing, in percent."""
+    return 100 * statistics.fmean(answer.chance for answer in answers) if answers else math.nan
+
+
+def log_probability(answers: Sequence[Answer]) -> float:
+    """Mean log-probability of the right candidates among all candidates, in nats."""
+    return statistics.fmean(answer.log_probability for answer in answers) if answers else math.nan
+
+
+def at_depth(measured: Measurement, low: float, high: float) -> list[Answer]:
+    """The answers about what stands between two depths; the end of the haystack belongs to the last of them."""
+    return [each for each in measured.answers if low <= each.depth < high or each.depth == high == 1.0]
+
+
+def entropies(measured: Measurement) -> list[tuple[int, float, float, float]]:
+    """(n, median, first quartile, third quartile) of the heads' entropies in nats, for each n that was sampled."""
+    spread = measured.spread
+    found: list[tuple[int, float, float, float]] = []
+    for n in np.unique(spread.n):
+        values = spread.entropy[:, :, spread.n == n].reshape(-1)
+        values = values[np.isfinite(values)]
+        if len(values):
+            median, first, third = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
+            found.append((int(n), median, first, third))
+    return found
+
+
+def ratio(after: float | None, before: float | None) -> float:
+    """How many times as much; NaN where that cannot be said."""
+    return after / before if after is not None and before is not None and before > 0 else math.nan
+
+
+# ---------------------------------------------------------------- one treatment
+
+
+def curves(measurements: Sequence[Measurement], changes: Sequence[Change]) -> list[Chart]:
     """Everything by what it depends on: loss by position, recall by length and depth, entropy by visible keys.
 
     Parameters
     ----------
-    evaluations : the model as it was, and as it is
-    changes : from the first of them to the second
+    measurements : the model as it is, and as it is treated
+    changes : from the first of them to the second, if there is one
     """
-    tasks = figures.tasks(evaluations[0])
-    recalls = [_recall_by_length(evaluations, task) for task in tasks]
-    depths = [_recall_by_depth(evaluations)] if tasks else []
-    return [_loss(evaluations), _loss_change(evaluations[1], changes), *recalls, *depths, entropy(evaluations)]
+    tasks = measurements[0].tasks
+    recalls = [_recall_by_length(measurements, task) for task in tasks]
+    depths = [_recall_by_depth(measurements)] if tasks else []
+    differences = [_loss_change(measurements[1], changes)] if changes else []
+    return [_loss(measurements), *differences, *recalls, *depths, entropy(measurements)]
 
 
-def _loss(evaluations: Sequence[Evaluation]) -> Chart:
-    buckets = position_buckets(evaluations[0].losses.shape[1] + 1)
+def _loss(measurements: Sequence[Measurement]) -> Chart:
+    buckets = position_buckets(measurements[0].losses.shape[1] + 1)
     series = []
-    for each in evaluations:
-        means = [figures.loss_within(each, first, last) for first, last in buckets]
+    for each in measurements:
+        means = [loss_within(each, first, last) for first, last in buckets]
         series.append(_series(each.label, [last for _, last in buckets], means))
     return Chart(
         "loss-by-position",
@@ -49,7 +157,7 @@ def _loss(evaluations: Sequence[Evaluation]) -> Chart:
     )
 
 
-def _loss_change(after: Evaluation, changes: Sequence[Change]) -> Chart:
+def _loss_change(after: Measurement, changes: Sequence[Change]) -> Chart:
     lines = {each.what: each for each in changes}
     buckets = position_buckets(after.losses.shape[1] + 1)
     found = [lines.get(f"{LOSS} {after_tokens(*bucket)}", lines[LOSS]) for bucket in buckets]  # one bucket is all
@@ -74,13 +182,13 @@ def _ends(change: Change) -> tuple[float | None, float | None]:
     return change.low, change.high
 
 
-def _recall_by_length(evaluations: Sequence[Evaluation], task: Task) -> Chart:
-    lengths = figures.lengths(evaluations[0])
+def _recall_by_length(measurements: Sequence[Measurement], task: str) -> Chart:
+    lengths = measurements[0].lengths
     series = []
-    for each in evaluations:
-        asked = [figures.answers(each, task=task, length=length) for length in lengths]
-        series.append(_series(each.label, lengths, list(map(figures.recall, asked))))
-    guessed = [figures.chance(figures.answers(evaluations[0], task=task, length=length)) for length in lengths]
+    for each in measurements:
+        asked = [each.asked(task=task, length=length) for length in lengths]
+        series.append(_series(each.label, lengths, list(map(recall, asked))))
+    guessed = [chance(measurements[0].asked(task=task, length=length)) for length in lengths]
     series.append(Series("guessing", lengths, guessed, bound=True))
     return Chart(
         f"recall-{task}",
@@ -93,15 +201,15 @@ def _recall_by_length(evaluations: Sequence[Evaluation], task: Task) -> Chart:
     )
 
 
-def _recall_by_depth(evaluations: Sequence[Evaluation]) -> Chart:
-    middles = [100 * (low + high) / 2 for low, high in figures.DEPTHS]
+def _recall_by_depth(measurements: Sequence[Measurement]) -> Chart:
+    middles = [100 * (low + high) / 2 for low, high in DEPTHS]
     series = [
         _series(
             each.label,
             middles,
-            [figures.recall(figures.at_depth(each, low, high)) for low, high in figures.DEPTHS],
+            [recall(at_depth(each, low, high)) for low, high in DEPTHS],
         )
-        for each in evaluations
+        for each in measurements
     ]
     return Chart(
         "recall-by-depth",
@@ -113,11 +221,11 @@ def _recall_by_depth(evaluations: Sequence[Evaluation]) -> Chart:
     )
 
 
-def entropy(evaluations: Sequence[Evaluation]) -> Chart:
+def entropy(measurements: Sequence[Measurement]) -> Chart:
     """The heads' entropy by how many keys a row sees."""
     series = []
-    for each in evaluations:
-        rows = figures.entropies(each)
+    for each in measurements:
+        rows = entropies(each)
         n, median, low, high = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
         series.append(Series(each.label, n, median, low=low, high=high))
     return Chart(
@@ -131,7 +239,7 @@ def entropy(evaluations: Sequence[Evaluation]) -> Chart:
     )
 
 
-def _series(name: str, x: Sequence[float], means: Sequence[figures.Mean]) -> Series:
+def _series(name: str, x: Sequence[float], means: Sequence[Mean]) -> Series:
     values, low, high = ([getattr(each, part) for each in means] for part in ("value", "low", "high"))
     return Series(name, list(x), values, low=low, high=high)
 
@@ -139,19 +247,19 @@ def _series(name: str, x: Sequence[float], means: Sequence[figures.Mean]) -> Ser
 # ---------------------------------------------------------------- many rules
 
 
-def heat_maps(evaluations: Sequence[Evaluation]) -> list[HeatMap]:
-    """Rule × length, rule × task and rule × position, coloured by the difference from the first evaluation."""
-    return [*recalls(evaluations), _loss_differences(evaluations), *costs(evaluations)]
+def heat_maps(measurements: Sequence[Measurement]) -> list[HeatMap]:
+    """Rule × length, rule × task and rule × position, coloured by the difference from the first measurement."""
+    return [*recalls(measurements), _loss_differences(measurements), *costs(measurements)]
 
 
-def recalls(evaluations: Sequence[Evaluation]) -> list[HeatMap]:
+def recalls(measurements: Sequence[Measurement]) -> list[HeatMap]:
     """Recall by length and by task, if anything was asked."""
-    lengths, tasks = figures.lengths(evaluations[0]), figures.tasks(evaluations[0])
+    lengths, tasks = measurements[0].lengths, measurements[0].tasks
     if not lengths:
         return []
-    of_length = [[figures.answers(each, length=length) for length in lengths] for each in evaluations]
-    of_task = [[figures.answers(each, task=task) for task in tasks] for each in evaluations]
-    labels = [each.label for each in evaluations]
+    of_length = [[each.asked(length=length) for length in lengths] for each in measurements]
+    of_task = [[each.asked(task=task) for task in tasks] for each in measurements]
+    labels = [each.label for each in measurements]
     columns = [f"{length:,}" for length in lengths]
     by_length = "Needle recall by length, all tasks", "tokens of the haystack"
     return [
@@ -169,7 +277,7 @@ def _recall_map(
     asked: Sequence[Sequence[Sequence[Answer]]],
 ) -> HeatMap:
     """Recall of each rule, a row of ``asked``, in each column."""
-    guessed = (f"{column}: {figures.chance(own):.0f} %" for column, own in zip(columns, asked[0], strict=True))
+    guessed = (f"{column}: {chance(own):.0f} %" for column, own in zip(columns, asked[0], strict=True))
     return HeatMap(
         name,
         title,
@@ -177,7 +285,7 @@ def _recall_map(
         "rule",
         columns,
         labels,
-        [[figures.recall(own).value for own in row] for row in asked],
+        [[recall(own).value for own in row] for row in asked],
         "recall, %",
         better="higher",
         centre=labels[0],
@@ -185,10 +293,10 @@ def _recall_map(
     )
 
 
-def _loss_differences(evaluations: Sequence[Evaluation]) -> HeatMap:
-    buckets = position_buckets(evaluations[0].losses.shape[1] + 1)
-    losses = [[figures.loss_within(each, *bucket).value for bucket in buckets] for each in evaluations]
-    baseline = evaluations[0].label
+def _loss_differences(measurements: Sequence[Measurement]) -> HeatMap:
+    buckets = position_buckets(measurements[0].losses.shape[1] + 1)
+    losses = [[loss_within(each, *bucket).value for bucket in buckets] for each in measurements]
+    baseline = measurements[0].label
     shown = ", ".join(f"{value:.3f}" for value in losses[0])
     return HeatMap(
         "loss-difference",
@@ -196,7 +304,7 @@ def _loss_differences(evaluations: Sequence[Evaluation]) -> HeatMap:
         "tokens before",
         "rule",
         [f"{first:,}–{last:,}" for first, last in buckets],
-        [each.label for each in evaluations],
+        [each.label for each in measurements],
         [[value - start for value, start in zip(row, losses[0], strict=True)] for row in losses],
         "difference in loss, nats",
         better="lower",
@@ -205,30 +313,27 @@ def _loss_differences(evaluations: Sequence[Evaluation]) -> HeatMap:
     )
 
 
-def costs(evaluations: Sequence[Evaluation]) -> list[HeatMap]:
+def costs(measurements: Sequence[Measurement]) -> list[HeatMap]:
     """Time and memory, if they were measured."""
-    return [_costs(evaluations)] if all(each.cost is not None for each in evaluations) else []
+    return [_costs(measurements)] if all(each.cost is not None for each in measurements) else []
 
 
-def _costs(evaluations: Sequence[Evaluation]) -> HeatMap:
-    baseline = evaluations[0].cost
+def _costs(measurements: Sequence[Measurement]) -> HeatMap:
+    baseline = measurements[0].cost
     values = [
-        [
-            figures.ratio(getattr(each.cost, part, None), getattr(baseline, part, None))
-            for part in figures.COSTS.values()
-        ]
-        for each in evaluations
+        [ratio(getattr(each.cost, part, None), getattr(baseline, part, None)) for part in COSTS.values()]
+        for each in measurements
     ]
     return HeatMap(
         "cost",
-        f"Time and memory, as ratios to {evaluations[0].label}",
+        f"Time and memory, as ratios to {measurements[0].label}",
         "what is done",
         "rule",
-        [name.rpartition(",")[0] for name in figures.COSTS],
-        [each.label for each in evaluations],
+        [name.rpartition(",")[0] for name in COSTS],
+        [each.label for each in measurements],
         values,
-        f"ratio to {evaluations[0].label}",
+        f"ratio to {measurements[0].label}",
         better="lower",
-        centre=evaluations[0].label,
+        centre=measurements[0].label,
         note="Measured in turns in one run, the best of several; other work on the machine moves it.",
     )

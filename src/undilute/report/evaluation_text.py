@@ -13,7 +13,7 @@ from rich.text import Text
 
 from undilute.evaluation.changes import LOG_PROBABILITY, LOSS, RECALL
 from undilute.report.charts import label
-from undilute.report.evaluation_figures import COSTS
+from undilute.report.evaluation_charts import COSTS
 from undilute.report.result import Result, Row
 
 SIGNS = {"better": "✓", "worse": "✗", "no clear difference": "○"}

@@ -22,7 +22,7 @@ from undilute.report.result import Result, Row
 Headings = Mapping[str, tuple[str, str]]
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
 SHOWN_COMPARISONS = 12  # the others are folded
-TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
+TREATMENTS = ("evaluate", "treat", "compare")  # ids of results that are no reproduction
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
 
 
@@ -84,6 +84,8 @@ def _heading(result: Result, headings: Headings) -> tuple[str, str]:
     if result.id in headings:
         return headings[result.id]
     model, rules = (_setting(result.settings.get(name, "")) for name in ("model", "rules"))
+    if result.id == "evaluate":
+        return f"{model} as it is", "loss, recall, attention and cost on held-out text"
     if result.id == "treat":
         return f"{model} under {rules}", "before and after, on the same text and the same questions"
     if result.id == "compare":

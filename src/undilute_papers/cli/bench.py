@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from undilute import rules
-from undilute.cli import treat as cli_treat
+from undilute.cli.evaluation import whole_numbers
 from undilute.cli.files import put
 from undilute.rules.parameters import count, whole
 
@@ -31,7 +31,7 @@ def bench_diagnosis(
     from undilute.models.first_tokens import tokens
     from undilute_papers.bench import diagnosis_cost, speed
 
-    sizes = cli_treat.whole_numbers("--lengths", lengths)
+    sizes = whole_numbers("--lengths", lengths)
     count("--repeat", repeat)
     whole("--dense", dense, 0)
     files.check_writable(output / "diagnosis.json", read=[Path(model)])
@@ -71,7 +71,7 @@ def bench(
     if "entmax" in chosen:
         chosen["entmax 1.3"] = rules.get("entmax", alpha=1.3)  # its default, 1.5, is entmax15 once more
         del chosen["entmax"]
-    sizes = cli_treat.whole_numbers("--lengths", lengths)
+    sizes = whole_numbers("--lengths", lengths)
     count("--heads", heads)
     count("--repeat", repeat)
     whole("--dense", dense, 0)

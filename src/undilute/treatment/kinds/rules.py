@@ -1,9 +1,5 @@
 """How does a model get another rule?  In place, for some heads or all of them, and undone on exit.
 
-    with undilute.apply(model, "adaptive"):
-        model.generate(...)
-    undilute.apply(model, {"layers.12.*": "ssmax", "layers.*.heads.3": "top-k"})
-
 No weight is touched. The layers that get a rule carry it as a submodule while the treatment lasts, and the model's
 attention finds it there; the masks, caches and positions stay the model's own.
 """
@@ -12,23 +8,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
-from undilute.models.intercept import Interception, check_supported, treated
+from undilute.models.intercept import check_supported, treated
 from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import Share, share
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
+from undilute.treatment.apply import InForce, kind
 from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.data_parallel import check_not_wrapped
 from undilute.treatment.patterns import Head, Layer, matched
@@ -38,11 +33,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 RuleLike = str | Rule | Map | Scale
-Treatment = RuleLike | Mapping[str, RuleLike] | Plan | PathLike[str]
 
 
-class Treated(AbstractContextManager["Treated"]):
-    """A treatment in force. Leave it as a context, or call ``undo()``; or keep it for good.
+class Treated(InForce):
+    """Rules in force. Leave them as a context, or call ``undo()``; or keep them for good.
 
     Attributes
     ----------
@@ -50,11 +44,12 @@ class Treated(AbstractContextManager["Treated"]):
     """
 
     def __init__(self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules]) -> None:
+        super().__init__(self._put_back, plan.summary)
         self.model, self.rules = model, rules
         self._start = plan
         self._modules = dict(model.named_modules())
         self._before = {name: self._modules[name]._modules.get(ATTRIBUTE) for name in rules}
-        self._standing: Interception | None = treated(model)
+        self._standing = treated(model)
         for name, each in rules.items():
             each.neighbours = [(layer.name, layer.heads) for layer in plan.layers]
             _put(self._modules[name], each)
@@ -75,115 +70,95 @@ class Treated(AbstractContextManager["Treated"]):
         ]
         return replace(self._start, assignments=now)
 
-    def undo(self) -> None:
-        """Put the model back as it was before; nothing to do the second time."""
-        if self._standing is None:
-            return
+    def _put_back(self) -> None:
         if any(self._modules[name]._modules.get(ATTRIBUTE) is not each for name, each in self.rules.items()):
             raise InvalidValue("a later treatment of the same layers is still in force: undo that one first.")
         for name, each in self._before.items():
             _put(self._modules[name], each)
         self._standing.undo()
-        self._standing = None
 
     def parameters(self) -> list[nn.Parameter]:
         """What can be learned in the rules: for an optimiser."""
         return [parameter for rules in self.rules.values() for parameter in rules.parameters()]
 
-    def __enter__(self) -> Treated:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.undo()
-
     def __repr__(self) -> str:
         return f"Treated({type(self.model).__name__}, {len(self._start.heads)} heads)"
 
 
-def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] = ()) -> Treated:
-    """Give the heads of a Hugging Face model other rules, in place, until the context is left or for good.
+@dataclass(frozen=True)
+class Rules:
+    """Another rule for some heads of a model, or for all.
 
-    Parameters
+    Attributes
     ----------
-    model : a causal language model or encoder whose attention goes through ``AttentionInterface``; with or without
-        cache, padding, grouped heads, sliding windows, soft caps; in training too
-    treatment : a rule (name or object) for every head; ``{pattern: rule}`` for some, where a later pattern wins (see
-        ``undilute.treatment.patterns``); a :class:`Plan`, or the path of one. Heads without a rule keep their softmax
-    learn : names of rules' parameters to learn, such as ``("s",)`` for SSMax: each head and layer gets its own, as a
-        parameter of the model that starts at the rule's value
-
-    Returns
-    -------
-    Treated
-        A context manager; the treatment is in force at once, so the result may also be ignored. ``undo()`` ends it.
-        Treatments of the same layers end in the reverse order in which they began.
-
-    Notes
-    -----
-    ``torch.save(model)`` keeps the treatment. ``save_pretrained`` writes its plan beside the weights; a model that is
-    loaded from there says that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the
-    model is given another ``attn_implementation``. Do not begin or end one while another thread runs the model.
-
-    With tensor parallelism heads have the numbers that they have in the whole model; every process must apply the
-    same. For data-parallel training apply first what is to be learned, and wrap the model then.
-
-    Examples
-    --------
-    >>> import torch, transformers, undilute as ud
-    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1)
-    >>> model = transformers.GPT2LMHeadModel(config).eval()
-    >>> ids = torch.arange(20)[None]
-    >>> before = model(ids).logits
-    >>> with ud.apply(model, "ssmax"):
-    ...     torch.equal(model(ids).logits, before)
-    False
-    >>> torch.equal(model(ids).logits, before)
-    True
+    given : a rule for every head, {pattern: rule}, or a plan
+    label : what it is, in a few words
     """
-    check_supported(model)
-    if learn or _learns(treatment):
-        check_not_wrapped(model)
-    calls = first_calls(model)
-    plan = planned(type(model).__name__, layers_of(calls), treatment)
-    if isinstance(learn, str) or not isinstance(learn, Iterable):
-        such = learn if isinstance(learn, str) else "s"
-        raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({such!r},).")
-    _check_learned(plan, learn)
-    rules: dict[str, HeadRules | None] = {}
-    for index, (name, call) in enumerate(calls.items()):
-        if module_of(name) not in rules:  # all runs of a module have the same rules
-            rules[module_of(name)] = _head_rules(index, call, plan, learn)
-    return Treated(model, plan, {name: each for name, each in rules.items() if each is not None})
+
+    given: RuleLike | Mapping[str, RuleLike] | Plan
+    label: str
+
+    def enter(self, model: PreTrainedModel, learn: Sequence[str] = ()) -> Treated:
+        """As :func:`undilute.apply` does it."""
+        check_supported(model)
+        if learn or _learns(self.given):
+            check_not_wrapped(model)
+        calls = first_calls(model)
+        plan = planned(type(model).__name__, layers_of(calls), self.given)
+        if isinstance(learn, str) or not isinstance(learn, Iterable):
+            such = learn if isinstance(learn, str) else "s"
+            raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({such!r},).")
+        _check_learned(plan, learn)
+        rules: dict[str, HeadRules | None] = {}
+        for index, (name, call) in enumerate(calls.items()):
+            if module_of(name) not in rules:  # all runs of a module have the same rules
+                rules[module_of(name)] = _head_rules(index, call, plan, learn)
+        return Treated(model, plan, {name: each for name, each in rules.items() if each is not None})
 
 
-def planned(architecture: str, layers: Sequence[Layer], treatment: Treatment) -> Plan:
-    """Any treatment as a plan for a model with these layers."""
-    if isinstance(treatment, str) and _is_path(treatment):
-        treatment = Path(treatment)
-    if isinstance(treatment, PathLike):
-        treatment = Plan.load(Path(treatment))
-    if isinstance(treatment, Plan):
-        treatment.check_fits(architecture, layers)
-        return treatment
-    mapping = treatment if isinstance(treatment, Mapping) else {"*": treatment}
-    if not mapping:
-        raise InvalidValue("the treatment is an empty mapping: must be {pattern: rule} with at least one pattern.")
+@kind("rules")
+def read(given: Any) -> Rules | None:
+    """A rule by its name or as an object, {pattern: rule}, a plan, or the path of one."""
+    if isinstance(given, PathLike) or (isinstance(given, str) and _is_path(given)):
+        return Rules(Plan.load(Path(given)), Path(given).stem)
+    if isinstance(given, Plan):
+        return Rules(given, str(given.made.get("rule") or "plan").strip(" ,"))
+    if isinstance(given, Mapping):
+        if not given:
+            raise InvalidValue("the treatment is an empty mapping: must be {pattern: rule} with at least one pattern.")
+        patterns: dict[str, list[str]] = {}
+        for pattern, each in given.items():
+            patterns.setdefault(_named(each), []).append(str(pattern))
+        said = [name if own == ["*"] else f"{name} for {', '.join(own)}" for name, own in patterns.items()]
+        return Rules(given, ", ".join(said))
+    if isinstance(given, str | Rule | Map | Scale):
+        return Rules(given, _named(given))
+    return None
+
+
+def _named(rule: RuleLike) -> str:
+    """A rule in a word."""
+    return rule if isinstance(rule, str) else type(rule).__name__
+
+
+def planned(architecture: str, layers: Sequence[Layer], given: RuleLike | Mapping[str, RuleLike] | Plan) -> Plan:
+    """The rules as a plan for a model with these layers."""
+    if isinstance(given, Plan):
+        given.check_fits(architecture, layers)
+        return given
+    mapping = given if isinstance(given, Mapping) else {"*": given}
     chosen: dict[Head, int] = {}
-    given = list(mapping.values())
-    rules = [registry.get(each) for each in given]
+    named = list(mapping.values())
+    rules = [registry.get(each) for each in named]
     for pattern, each in mapping.items():  # what is given twice is one rule, which then runs once for all its heads
-        chosen |= dict.fromkeys(matched(pattern, layers), given.index(each))
+        chosen |= dict.fromkeys(matched(pattern, layers), named.index(each))
     assignments = [
         Assignment(layer, tuple(heads), rules[number])
         for layer in range(len(layers))
         for number in dict.fromkeys(value for (at, _), value in sorted(chosen.items()) if at == layer)
         if (heads := [head for (at, head), value in sorted(chosen.items()) if (at, value) == (layer, number)])
     ]
-    names = {pattern: each if isinstance(each, str) else type(each).__name__ for pattern, each in mapping.items()}
-    described = ", ".join(dict.fromkeys(names.values()))
-    return Plan(architecture, layers, assignments, {"rule": described})
+    return Plan(architecture, layers, assignments, {"rule": ", ".join(dict.fromkeys(map(_named, named)))})
 
 
 def _is_path(treatment: str) -> bool:
@@ -269,13 +244,13 @@ def _check_learned(plan: Plan, learn: Sequence[str]) -> None:
             )
 
 
-def _learns(treatment: Treatment) -> bool:
-    """Whether a rule of the treatment has parameters of its own."""
-    if isinstance(treatment, Plan):
-        given: list[object] = [each.rule for each in treatment.assignments]
+def _learns(given: RuleLike | Mapping[str, RuleLike] | Plan) -> bool:
+    """Whether one of the rules has parameters of its own."""
+    if isinstance(given, Plan):
+        rules: list[object] = [each.rule for each in given.assignments]
     else:
-        given = list(treatment.values()) if isinstance(treatment, Mapping) else [treatment]
-    return any(isinstance(each, nn.Module) and any(True for _ in each.parameters()) for each in given)
+        rules = list(given.values()) if isinstance(given, Mapping) else [given]
+    return any(isinstance(each, nn.Module) and any(True for _ in each.parameters()) for each in rules)
 
 
 def _put(module: nn.Module, rules: nn.Module | None) -> None:
