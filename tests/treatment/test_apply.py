@@ -419,7 +419,7 @@ def test_a_plan_for_another_model_is_refused(tmp_path: Path) -> None:
     ):
         ud.apply(model, path)
     assert model.config._attn_implementation == "sdpa"
-    for text, message in (("{", "not JSON"), ("[]", "schema is None"), ('{"schema": "undilute.plan/1"}', "incomplete")):
+    for text, message in (("{", "not JSON"), ("[]", "schema is None"), ('{"schema": "undilute.plan/1"}', "is missing")):
         path.write_text(text)
         with pytest.raises(InvalidValue, match=f"cannot read the plan .*{message}"):
             ud.apply(model, path)
