@@ -13,7 +13,7 @@ import torch
 from tests.evaluation.tokenizers import KINDS_OF_TOKENIZERS, PROSE, tokenizer
 from undilute.errors import InvalidValue
 from undilute.evaluation import tasks, words
-from undilute.evaluation.haystacks import Hay, Haystack, Question, haystacks, sentences, shortest
+from undilute.evaluation.haystacks import Hay, Haystack, Question, _within, haystacks, sentences, shortest
 from undilute.evaluation.words import KINDS, NAMES, THINGS, Words, continuation
 from undilute.models.splits import beginning, encoded
 
@@ -71,6 +71,37 @@ def test_the_answers_stand_in_the_haystack_at_their_depth(made: tuple[Any, tuple
                 needle = continuation(used, f" {question.text} {right(question)[0]}.")
                 place = round(question.depth * len(stack.ids))
                 assert stack.ids[place : place + len(needle)].tolist() == needle
+
+
+def test_spans_are_where_the_answers_stand(made: tuple[Any, tuple[Haystack, ...]]) -> None:
+    """Decoding a span gives the needle, and the answer in it with no token to spare."""
+    used, stacks = made
+
+    def text(stack: Haystack, start: int, stop: int) -> str:
+        return re.sub(r"\s+", " ", used.decode(stack.ids[start:stop])).replace(" .", ".").strip()
+
+    for stack in stacks:
+        for question in stack.questions:
+            assert len(question.spans) == len(question.right)
+            for word, span in zip(right(question), question.spans, strict=True):
+                needle, (first, last) = text(stack, *span.needle), span.answer
+                assert span.needle[0] <= first < last <= span.needle[1]
+                assert re.fullmatch(r"(The|One of the) (special|favourite)[^.]*\.", needle)
+                assert needle.endswith(f" is {word}.")
+                if stack.task != "tracking":
+                    assert needle == f"{question.text} {word}."
+                assert word in text(stack, first, last)
+                assert word not in text(stack, first + 1, last)
+                assert word not in text(stack, first, last - 1)
+
+
+def test_the_word_that_stands_last_is_the_answer() -> None:
+    used = tokenizer("byte-level")
+    needle = continuation(used, " The favourite fruit of Rose is not rose but fig, a fig.")
+    start, stop = _within(used, needle, "fig")
+    assert used.decode(needle[start:stop]).strip(" .") == "fig"
+    assert "fig" in used.decode(needle[:start])
+    assert _within(used, needle, "absent") == (0, len(needle))
 
 
 def test_candidates_differ_in_one_token(made: tuple[Any, tuple[Haystack, ...]]) -> None:

@@ -185,6 +185,7 @@ def _judged(
         ready[label] = _tried(model, label, fitted)
     ready = {label: ready[label] for label in given}
     first, *others = _measured(model, material, before, ready, steps)
+    on_progress(1.0, "done")
     settings = {"model": name or getattr(model, "name_or_path", "") or type(model).__name__}
     return Evaluation(
         id,
