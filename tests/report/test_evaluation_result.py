@@ -16,8 +16,7 @@ from tests.report.test_result_page import Elements
 from undilute.evaluation.changes import changes
 from undilute.evaluation.cost import Cost
 from undilute.evaluation.measure import Measurement
-from undilute.evaluation.result import Evaluation
-from undilute.report import evaluation_charts as figures
+from undilute.evaluation.result import DEPTHS, Evaluation, at_depth
 from undilute.report import result_files as experiment_files
 from undilute.report import result_page as experiment_page
 from undilute.report.result import Chart, HeatMap, Result
@@ -107,8 +106,8 @@ def test_recall_is_the_share_of_right_answers() -> None:
 
 
 def test_depths_hold_every_answer_once() -> None:
-    assert sum(len(figures.at_depth(BEFORE, *depth)) for depth in figures.DEPTHS) == len(BEFORE.answers)
-    assert len(figures.at_depth(BEFORE, 0.8, 1.0)) == len(BEFORE.answers) // QUESTIONS
+    assert sum(len(at_depth(BEFORE, *depth)) for depth in DEPTHS) == len(BEFORE.answers)
+    assert len(at_depth(BEFORE, 0.8, 1.0)) == len(BEFORE.answers) // QUESTIONS
 
 
 def test_every_change_is_in_the_table_with_its_verdict() -> None:

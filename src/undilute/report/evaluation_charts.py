@@ -1,125 +1,54 @@
-"""Which figures and pictures show what a treatment does to a model?  Curves for one, heat maps for many.
+"""Which pictures show what a treatment does to a model?  Curves for one, heat maps for many.
 
 Loss by position, recall by length, task and depth, entropy and cost, each with its interval; the first measurement is
-that of the model as it is.
+that of the model as it is. With its findings and tables, an evaluation is shown on the same page as all other results.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from undilute.evaluation.changes import LOSS, RUN, Change, after_tokens, interval
+from undilute.evaluation.changes import LOSS, RUN, Change, after_tokens
 from undilute.evaluation.measure import Answer, Measurement
+from undilute.evaluation.result import (
+    COSTS,
+    DEPTHS,
+    Evaluation,
+    Mean,
+    at_depth,
+    chance,
+    entropies,
+    loss_within,
+    ratio,
+    recall,
+)
 from undilute.models.text_loss import position_buckets
-from undilute.report.result import Chart, HeatMap, Series
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from undilute.report.result import Chart, HeatMap, Result, Series
 
 BLOCKS = f"Shaded: 95 % intervals over runs of {RUN} tokens; what counts is the paired difference in the table."
 HAYSTACKS = "Shaded: 95 % intervals over haystacks; what counts is the paired difference in the table."
-COSTS = {  # by what it is called in tables and charts
-    "reading, s": "prefill_seconds",
-    "one more token, s": "decode_seconds",
-    "memory for reading, MB": "extra_megabytes",
-}
-DEPTHS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0))
 
 
-# ---------------------------------------------------------------- figures
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean with its 95 % interval; NaN where there is none.
-
-    Attributes
-    ----------
-    value, low, high : the interval is NaN where there is only one independent part
-    count : how many were averaged
-    """
-
-    value: float
-    low: float
-    high: float
-    count: int
-
-
-def mean(parts: Sequence[Sequence[float]]) -> Mean:
-    """The mean of all values, with the bootstrap's interval over parts that are independent of each other.
-
-    Examples
-    --------
-    >>> mean([[1.0, 3.0], [2.0, 2.0], [0.0, 4.0]])
-    Mean(value=2.0, low=2.0, high=2.0, count=6)
-    >>> mean([[1.0, 3.0]])
-    Mean(value=2.0, low=nan, high=nan, count=2)
-    """
-    every = [value for part in parts for value in part]
-    if not every or not all(map(math.isfinite, every)):
-        return Mean(math.nan, math.nan, math.nan, len(every))
-    value = statistics.fmean(every)
-    if len(parts) < 2:
-        return Mean(value, math.nan, math.nan, len(every))
-    low, high = interval(np.array([sum(part) for part in parts]), np.array([len(part) for part in parts], float))
-    return Mean(value, low, high, len(every))
-
-
-def loss_within(measured: Measurement, first: int, last: int) -> Mean:
-    """Next-token loss after ``first`` to ``last`` tokens, in nats."""
-    return mean(_runs(measured.losses[:, first - 1 : last]))
-
-
-def _runs(losses: NDArray[np.float64]) -> list[list[float]]:
-    """Runs of tokens that are averaged first."""
-    return [row[start : start + RUN].tolist() for row in losses for start in range(0, len(row), RUN)]
-
-
-def recall(answers: Sequence[Answer]) -> Mean:
-    """The share of right answers in percent, with its interval over haystacks."""
-    haystacks: dict[int, list[float]] = {}
-    for answer in answers:
-        haystacks.setdefault(answer.haystack, []).append(100 * answer.right)
-    return mean(list(haystacks.values()))
-
-
-def chance(answers: Sequence[Answer]) -> float:
-    """Recall by guessing, in percent."""
-    return 100 * statistics.fmean(answer.chance for answer in answers) if answers else math.nan
-
-
-def log_probability(answers: Sequence[Answer]) -> float:
-    """Mean log-probability of the right candidates among all candidates, in nats."""
-    return statistics.fmean(answer.log_probability for answer in answers) if answers else math.nan
-
-
-def at_depth(measured: Measurement, low: float, high: float) -> list[Answer]:
-    """The answers about what stands between two depths; the end of the haystack belongs to the last of them."""
-    return [each for each in measured.answers if low <= each.depth < high or each.depth == high == 1.0]
-
-
-def entropies(measured: Measurement) -> list[tuple[int, float, float, float]]:
-    """(n, median, first quartile, third quartile) of the heads' entropies in nats, for each n that was sampled."""
-    spread = measured.spread
-    found: list[tuple[int, float, float, float]] = []
-    for n in np.unique(spread.n):
-        values = spread.entropy[:, :, spread.n == n].reshape(-1)
-        values = values[np.isfinite(values)]
-        if len(values):
-            median, first, third = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
-            found.append((int(n), median, first, third))
-    return found
-
-
-def ratio(after: float | None, before: float | None) -> float:
-    """How many times as much; NaN where that cannot be said."""
-    return after / before if after is not None and before is not None and before > 0 else math.nan
+def result(evaluation: Evaluation) -> Result:
+    """What ``undilute.evaluate`` or ``undilute.compare`` found."""
+    measured = evaluation.measurements
+    pictures: list[Chart | HeatMap]
+    if evaluation.id == "compare":
+        pictures = [*heat_maps(measured), entropy(measured)]
+    else:
+        lines = [each for own in evaluation.changes.values() for each in own]
+        pictures = [*curves(measured, lines), *recalls(measured), *costs(measured)]
+    return Result(
+        evaluation.id,
+        evaluation.settings,
+        evaluation.findings,
+        [],
+        evaluation.tables,
+        pictures,
+        evaluation.seconds,
+        command=evaluation.command,
+    )
 
 
 # ---------------------------------------------------------------- one treatment

@@ -212,7 +212,5 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
     if isinstance(found, Rules):
         return found.enter(model, learn)
     if learn:
-        raise InvalidValue(
-            f"learn = {learn!r}: only the parameters of rules are learned in this way, not {found.label}."
-        )
+        raise InvalidValue(f"learn = {learn!r}: only rules learn in this way, not {found.label}.")
     return found.enter(model)

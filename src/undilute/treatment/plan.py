@@ -270,7 +270,7 @@ def _form() -> Any:
     class AssignmentForm(Strict):
         heads: list[int] = Field(min_length=1)
         rule: dict[str, Any]
-        layer: StrictInt | StrictStr = Field(default=None)  # one of the two is enough
+        layer: StrictInt | StrictStr = Field(default=None)  # type: ignore[assignment]  # its name may be enough
         name: str | None = None
 
     class PlanForm(Strict):
