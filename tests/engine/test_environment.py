@@ -127,7 +127,7 @@ def test_compiled_code_gives_the_same(name: str) -> None:
 
 MEMORY = """
 import sys, torch, undilute as ud
-from undilute.evaluation.memory import extra_memory
+from undilute.evaluation.cost import extra_memory
 torch.set_num_threads(2)
 ud.set_memory_budget(16)
 def run(inputs, rule, backward):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from undilute.diagnosis.heads import Heads
 from undilute.diagnosis.result import Diagnosis
 from undilute.report.diagnosis_data import kind_rows
+from undilute.report.result_page import cell
 
 LINE = "border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent)"
 FIGURE = re.compile(r"[−+]?[\d.,]+.*|[–∞]")
@@ -46,6 +47,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     body = "".join(line("td", row) for row in rows)
     return f'<table style="border-collapse: collapse"><thead>{line("th", head)}</thead><tbody>{body}</tbody></table>'
+
+
+def fragment(answer: str, rows: Sequence[Mapping[str, object]], others: Sequence[str] = ()) -> str:
+    """A sentence in bold, a table of rows with equal keys, and further sentences."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[cell(row.get(name)) for name in columns] for row in rows]
+    return block(sentence("", strong=answer), table(columns, cells) if rows else "", *map(sentence, others))
 
 
 def _cell(tag: str, text: str, side: str) -> str:

@@ -15,7 +15,7 @@ Headings = Mapping[str, tuple[str, str]]
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
 STYLES = ("page.css", "result.css")
 SCRIPTS = ("elements.js", "charts.js", "result.js")
-TREATMENTS = ("treat", "compare")  # ids of results
+TREATMENTS = ("evaluate", "treat", "compare")  # ids of results
 
 
 def page(results: Sequence[Result], headings: Headings | None = None) -> str:
@@ -63,6 +63,8 @@ def _heading(result: Result, headings: Headings) -> tuple[str, str]:
     if result.id in headings:
         return headings[result.id]
     model, rules = (_setting(result.settings.get(name, "")) for name in ("model", "rules"))
+    if result.id == "evaluate":
+        return f"{model} as it is", "loss, recall, attention and cost on held-out text"
     if result.id == "treat":
         return f"{model} under {rules}", "before and after, on the same text and the same questions"
     if result.id == "compare":

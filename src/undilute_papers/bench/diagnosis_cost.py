@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from undilute.diagnosis import diagnose
-from undilute.evaluation.memory import extra_memory
+from undilute.evaluation.cost import extra_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from undilute.engine.api import attention, explain
 from undilute.errors import InvalidValue
-from undilute.evaluation.memory import extra_memory
+from undilute.evaluation.cost import extra_memory
 from undilute.rules.base import Rule
 from undilute.rules.parameters import whole
 

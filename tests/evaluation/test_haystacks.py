@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from typing import Any
 
@@ -10,15 +12,21 @@ import torch
 
 from tests.evaluation.tokenizers import KINDS_OF_TOKENIZERS, PROSE, tokenizer
 from undilute.errors import InvalidValue
-from undilute.evaluation import words
-from undilute.evaluation.needles import Haystack, Question, haystacks, shortest
-from undilute.evaluation.outcome import TASKS
-from undilute.evaluation.pieces import Hay, continuation, sentences
-from undilute.evaluation.words import KINDS, NAMES, THINGS, Words
+from undilute.evaluation import tasks, words
+from undilute.evaluation.haystacks import Hay, Haystack, Question, _within, haystacks, sentences, shortest
+from undilute.evaluation.words import KINDS, NAMES, THINGS, Words, continuation
 from undilute.models.splits import beginning, encoded
 
 LENGTHS = {kind: (700, 901) if kind == "words" else (1400, 1600) for kind in KINDS_OF_TOKENIZERS}
+TASKS = tuple(each.name for each in tasks.known())
 HIDDEN = re.compile(r"(?:The|One of the) (?:special|favourite)[^.]*\.")
+FINGERPRINTS = {  # of what version 0.1.0 made of the same seed
+    "byte-level": "aae37fafde2e053f",
+    "sentence-piece": "b0b0bb46ae307b65",
+    "words": "f185890978f9e1ec",
+    "bytes": "6391d663fe9f1712",
+    "marked": "8eaa7230028bb861",
+}
 
 
 @pytest.fixture(scope="module", params=KINDS_OF_TOKENIZERS)
@@ -63,6 +71,37 @@ def test_the_answers_stand_in_the_haystack_at_their_depth(made: tuple[Any, tuple
                 needle = continuation(used, f" {question.text} {right(question)[0]}.")
                 place = round(question.depth * len(stack.ids))
                 assert stack.ids[place : place + len(needle)].tolist() == needle
+
+
+def test_spans_are_where_the_answers_stand(made: tuple[Any, tuple[Haystack, ...]]) -> None:
+    """Decoding a span gives the needle, and the answer in it with no token to spare."""
+    used, stacks = made
+
+    def text(stack: Haystack, start: int, stop: int) -> str:
+        return re.sub(r"\s+", " ", used.decode(stack.ids[start:stop])).replace(" .", ".").strip()
+
+    for stack in stacks:
+        for question in stack.questions:
+            assert len(question.spans) == len(question.right)
+            for word, span in zip(right(question), question.spans, strict=True):
+                needle, (first, last) = text(stack, *span.needle), span.answer
+                assert span.needle[0] <= first < last <= span.needle[1]
+                assert re.fullmatch(r"(The|One of the) (special|favourite)[^.]*\.", needle)
+                assert needle.endswith(f" is {word}.")
+                if stack.task != "tracking":
+                    assert needle == f"{question.text} {word}."
+                assert word in text(stack, first, last)
+                assert word not in text(stack, first + 1, last)
+                assert word not in text(stack, first, last - 1)
+
+
+def test_the_word_that_stands_last_is_the_answer() -> None:
+    used = tokenizer("byte-level")
+    needle = continuation(used, " The favourite fruit of Rose is not rose but fig, a fig.")
+    start, stop = _within(used, needle, "fig")
+    assert used.decode(needle[start:stop]).strip(" .") == "fig"
+    assert "fig" in used.decode(needle[:start])
+    assert _within(used, needle, "absent") == (0, len(needle))
 
 
 def test_candidates_differ_in_one_token(made: tuple[Any, tuple[Haystack, ...]]) -> None:
@@ -140,6 +179,21 @@ def test_the_seed_decides() -> None:
 
     assert drawn(5) == drawn(5)
     assert all(here != there for here, there in zip(drawn(5), drawn(6), strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_TOKENIZERS)
+def test_the_same_seed_gives_what_it_gave_in_version_0_1_0(kind: str) -> None:
+    """Token for token: figures that were published stay comparable."""
+    made = [
+        [stack.number, stack.task, stack.length, stack.ids.tolist(), list(map(plain, stack.questions))]
+        for stack in haystacks(tokenizer(kind), PROSE, LENGTHS[kind], 2, seed=3)
+    ]
+    assert hashlib.sha256(json.dumps(made).encode()).hexdigest()[:16] == FINGERPRINTS[kind]
+
+
+def plain(question: Question) -> list[Any]:
+    candidates = [list(question.candidates), question.candidate_ids.tolist(), list(question.right)]
+    return [question.text, question.ids.tolist(), *candidates, round(question.depth, 12)]
 
 
 def test_a_longer_list_of_lengths_changes_no_haystack() -> None:
