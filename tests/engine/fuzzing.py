@@ -32,20 +32,21 @@ from torch.nn.attention.bias import causal_lower_right
 import undilute as ud
 from tests.cases import RULES
 from tests.engine.ran import only
-from undilute.engine import scaling
+from undilute.engine import scaling, supports
 from undilute.engine.api import attention
 from undilute.engine.call import Call, prepare
+from undilute.engine.kernels import flash as flash_kernel
 from undilute.engine.routes import choose as routing
-from undilute.engine.routes import flash, rows, sparse
+from undilute.engine.routes import flash, rows
 from undilute.errors import InvalidValue
 from undilute.rules import Entmax, Focus, Hard, Rule, SelfAdjusted, Sigmoid, Softpick, TopK
 from undilute.rules.masked import working_dtype
 
 SMALL_BLOCKS = {
-    (sparse, "ROWS"): 5,
-    (sparse, "TILE"): 7,
-    (sparse, "ROOM"): 3,
-    (flash, "MASKED_ROWS"): 6,
+    (supports, "ROWS"): 5,
+    (supports, "TILE"): 7,
+    (supports, "ROOM"): 3,
+    (flash_kernel, "MASKED_ROWS"): 6,
     (flash, "PART"): 1,
     (rows, "FAST_LOGITS"): 1,
     (rows, "FAST_ROWS"): 5,

@@ -28,7 +28,7 @@ def test_every_layout_on_every_route(name: str, place: int, layout: str) -> None
 
 def test_it_would_find_a_kernel_that_misreads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hunt has teeth: without the copy that some strides need, it fails and shows a small case."""
-    from undilute.engine.routes import flash
+    from undilute.engine.kernels import flash
 
     monkeypatch.setattr(flash, "readable", lambda t: t)
     with pytest.raises(AssertionError) as found:
