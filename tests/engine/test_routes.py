@@ -517,6 +517,8 @@ def test_explain_and_choice() -> None:
     assert "dropout" in str(ud.explain(q, q, q, dropout_p=0.1))
     assert "too large" in str(ud.explain(q * 1e25, q, q))
     assert ud.explain(q, q, q, route="rows").reason == "asked for"
+    assert ud.explain(q, q, q, route="rows")._repr_html_() == "<p><b>rows</b>: asked for</p>"
+    assert routing.Route("rows", "1 < 2 & so")._repr_html_() == "<p><b>rows</b>: 1 &lt; 2 &amp; so</p>"
     with pytest.raises(ud.InvalidValue, match="route = 'flash' cannot run this call: the map Entmax"):
         ud.attention(q, q, q, rule="entmax15", route="flash")
     with pytest.raises(ud.UnknownName, match="unknown route 'flsh': did you mean 'flash'"):

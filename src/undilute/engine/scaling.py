@@ -103,7 +103,7 @@ def row_lengths(call: Call) -> Tensor:
     """n as rules use it, at least 1: what was given, or the number of keys each row sees; broadcasts to all rows."""
     if call.n is None:
         return masks.row_counts(call).clamp(min=1)
-    return torch.as_tensor(call.n, device=call.query.device)
+    return call.n if isinstance(call.n, Tensor) else torch.full((1, 1), call.n, device=call.query.device)
 
 
 def has_room(call: Call) -> bool:
@@ -158,8 +158,10 @@ def multiply(call: Call, by: Tensor | float) -> Call:
     """
     unscaled = Rule(map=call.rule.map)
     if not isinstance(by, Tensor):
-        bias = None if call.bias is None else call.bias * by
+        bias = None if call.bias is None else call.bias.to(working_dtype(call.bias.dtype)) * by
         return replace(call, scale=call.scale * by, bias=bias, rule=unscaled)
-    bias = None if call.bias is None else call.bias * by.to(call.bias.dtype)
-    query = call.query.to(torch.promote_types(call.query.dtype, by.dtype)) * by
+    query, bias = (
+        t if t is None else t.to(torch.promote_types(t.dtype, by.dtype)) * by for t in (call.query, call.bias)
+    )
+    assert query is not None
     return replace(call, query=query, bias=bias, rule=unscaled)

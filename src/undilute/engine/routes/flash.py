@@ -68,7 +68,7 @@ def _head_slices(call: Call) -> list[slice]:
 
 
 def _run(call: Call) -> Attended:
-    call = scaling.fold(scaling.with_positive_scale(call))
+    call = scaling.with_positive_scale(scaling.fold(call))
     form = softmax_form(call.rule.map)
     assert form is not None
     out, lse = kernel.attend(call, call.value)

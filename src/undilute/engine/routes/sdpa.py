@@ -108,7 +108,7 @@ def _factor(call: Call, seen: Tensor | None) -> Tensor | float:
     """What multiplies each row's logits."""
     if call.n is not None or seen is None:
         low, high = masks.limits(call)
-        n = (high - low)[:, None] if call.n is None else torch.as_tensor(call.n, device=call.query.device)
+        n = (high - low)[:, None] if call.n is None else scaling.row_lengths(call)
     else:
         n = seen.sum(-1, keepdim=True)
     n = n.clamp(min=1).to(working_dtype(call.query.dtype))
