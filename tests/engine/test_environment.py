@@ -65,7 +65,7 @@ def test_torchs_settings_survive_success_and_failure(name: str, monkeypatch: pyt
 
     for product in ("bmm", "addmm"):
         monkeypatch.setattr(torch, product, broken)
-    monkeypatch.setattr("undilute.engine.routes.flash._Flash.forward", broken)
+    monkeypatch.setattr("undilute.engine.kernels.flash._Flash.forward", broken)
     with pytest.raises(RuntimeError, match="no"):
         attend(name)
     assert state() == before

@@ -83,7 +83,8 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.rules.maps.entmax import SOFTMAX, Entmax
+from undilute.rules.forms import SOFTMAX
+from undilute.rules.maps.entmax import Entmax
 from undilute.theory.inputs import Array, numbers
 
 HALVINGS = 64

@@ -62,7 +62,7 @@ class Assignment:
     def only(self, heads: Sequence[int]) -> Assignment:
         """The same for some of its heads."""
         places = [self.heads.index(head) for head in heads]
-        return Assignment(self.layer, tuple(heads), self.rule.heads(places, len(self.heads)))
+        return Assignment(self.layer, tuple(heads), self.rule.for_heads(places, len(self.heads)))
 
 
 @dataclass(frozen=True)

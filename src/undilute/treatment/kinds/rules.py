@@ -184,7 +184,7 @@ def _head_rules(index: int, call: AttentionCall, plan: Plan, learn: Sequence[str
         if left and len(left) < len(heads):
             if any(True for _ in rule.parameters()):
                 raise InvalidValue(f"layer {index}: its heads learn a rule together; undo that treatment first.")
-            rule = rule.heads([heads.index(head) for head in left], len(heads))
+            rule = rule.for_heads([heads.index(head) for head in left], len(heads))
         if left:
             groups.append((tuple(left), rule))
     return HeadRules(groups)
