@@ -97,7 +97,7 @@ def test_version_and_help() -> None:
 
 def test_missing_extra_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
-    result = undilute("rules", PYTHONPATH=str(tmp_path))
+    result = undilute("rules", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     assert result.returncode == 2
     assert result.stderr.strip() == "undilute: this needs 'typer', which is not installed: pip install 'undilute[cli]'."
 

@@ -43,10 +43,18 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "huge-k": changed(*RULE, "map", to={"kind": "TopK", "k": 10**30}),
         "nan": changed(*RULE, "scale", "T", to=float("nan")),
         "deep": "[" * 100_000,
+        "raises.py": "raise RuntimeError('\\n'.join('abc'))",
+        "leaves.py": "import os, sys\nsys.exit(0)",
+        "taken.py": "import undilute\nundilute.rules.register('softmax')(undilute.rules.Softmax)",
+        "deep-code.py": "x = " + "-" * 100_000 + "1",
+        "no-code.py": "a\0b",
+        "endless.py": "def f(): f()\nf()",
+        "nothing.py": "import undilute.measures, undilute.evaluation",
+        "odd-rule.py": "import undilute\nundilute.rules.register(['x'])(3)",
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return {name.replace("-", "_"): str(folder / name) for name in (*contents, "model")}
+    return {name.removesuffix(".py").replace("-", "_"): str(folder / name) for name in (*contents, "model")}
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +125,54 @@ NAMES = [
     f"audit {LONG}",
     "reproduce distance --text /dev/zero",
 ]
+DEEP, SYSTEM = f"ssmax(s={'[' * 5000})", "__import__('os').system('touch\\x20hacked')"
+TYPED = [  # rules as nobody should type them
+    DEEP,
+    f"ssmax(s={'-' * 9000}1)",
+    f"ssmax(s={'9' * 10_000_000})",
+    f"ssmax(s={HUGE})",
+    f"ssmax(s={SYSTEM})",
+    f"{SYSTEM}",
+    f"ssmax(s=1)|{SYSTEM}",
+    "ssmax(s=open('hacked','w'))",
+    "entmax(alpha=nan)",
+    "entmax(alpha=1e999)",
+    "entmax(alpha=-inf)",
+    "ssmax(s=1,s=2)",
+    "ssmax(s=)",
+    "ssmax(",
+    "ssmax)",
+    "()",
+    "|",
+    "ssmax(*{book})",
+    "ѕsmax(ѕ=１)",
+    "ssmax(\u202es=1)",
+    "top-k(k=1.5)",
+    "top-k(k=[1,2])",
+    "llama4(1,2,3)",
+    "llama4(gamma=1)",
+    "sa-softmax(variant='V9')",
+    "ssmax|ssmax|hard",
+    "hard|ssmax",
+]
+EXPRESSIONS = [
+    *(f"rules {rule}" for rule in TYPED),
+    *(f"{command} --rules {rule}" for command in ("compare", "bench", "plot rules") for rule in TYPED),
+    *(f"treat --rule {rule}" for rule in TYPED),
+    *(f"reproduce max-retrieval --rules {rule}" for rule in TYPED),
+]
+IMPORTS = [
+    *(
+        f"{command} --import {name}"
+        for command in ("rules", "compare", "treat", "diagnose", "bench", "plot rules", "reproduce max-retrieval")
+        for name in ("missing.py", "{book}", "{binary}", "{raises}", "{leaves}")
+    ),
+    *(f"rules --import {name}" for name in (f"{LONG}.py", "./", "a/b", "..", "os.path", "json", "{empty}.py")),
+    *(f"rules --import {{{name}}}" for name in ("taken", "deep_code", "no_code", "endless", "nothing", "odd_rule")),
+    "rules --import /dev/zero.py",
+    "rules --import ~nobody-here/x.py",
+    "rules --import {raises} --import {leaves}",
+]
 TWICE = [
     "audit A3 --html x --json x",
     "audit A3 --html x --json ./x",
@@ -137,7 +193,10 @@ def words(line: str, material: dict[str, str]) -> list[str]:
     return [word.format(**material) for word in line.split(" ")]
 
 
-@pytest.mark.parametrize("lines", [NUMBERS, NAMES, TWICE], ids=["numbers", "names", "twice"])
+KINDS = {"numbers": NUMBERS, "names": NAMES, "twice": TWICE, "expressions": EXPRESSIONS, "imports": IMPORTS}
+
+
+@pytest.mark.parametrize("lines", KINDS.values(), ids=KINDS)
 def test_what_makes_no_sense_is_one_sentence_and_leaves_nothing(
     here: Here, material: dict[str, str], lines: list[str]
 ) -> None:
@@ -151,6 +210,7 @@ def test_what_makes_no_sense_is_one_sentence_and_leaves_nothing(
     assert wrong == {}
     assert Path(material["book"]).read_bytes() == book
     assert len(NUMBERS) + len(NAMES) + len(TWICE) > 150
+    assert len(EXPRESSIONS) + len(IMPORTS) > 150
 
 
 def test_what_a_shell_cannot_type_is_refused_too(here: Here) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
+import undilute as ud
+from tests.cli.test_diagnose import saved
 from tests.command import Here, undilute
 from undilute import rules
 from undilute.cli import imports
 from undilute.measures import registry as measures
+from undilute.models import texts
 
 RULE = """
 import math
@@ -96,6 +103,42 @@ def test_the_module_and_the_console_script_find_the_same_files(elsewhere: Path, 
         )
         assert (ran.returncode, ran.stderr) == (0, ""), name
         assert ran.stdout.startswith("rule: squared-relu\n")
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A small model and a text for it, as options."""
+    folder = tmp_path_factory.mktemp("reading")
+    torch.manual_seed(0)
+    saved(
+        GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=128, vocab_size=128)), folder / "model"
+    )
+    (folder / "book").write_text(texts.shipped()[:2000])
+    return ["--model", str(folder / "model"), "--text", str(folder / "book"), "--length", "64"]
+
+
+def test_a_model_is_treated_and_compared_with_what_was_typed(here: Here, reading: list[str]) -> None:
+    fast = [*reading, "--windows", "1", "--haystacks", "0", "--output", "out"]
+    which = "squared-relu(power=3),llama4(beta=0.331, floor_length=9),ssmax(s=[0.3,0.4]) | entmax15"
+    ran = here("compare", "--import", "my_rule.py", "--rules", which, *fast)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(Path("out/results.json").read_text())
+    assert found["settings"]["rules"] == ["softmax", *rules.split_names(which)]
+    assert found["command"].endswith("--import my_rule.py")
+    assert shlex.split(found["command"])[:2] == ["undilute", "compare"]
+    again = here(*shlex.split(found["command"])[1:], "--output", "again")
+    assert again.returncode == 0, again.stderr
+    ran = here("treat", "--rule", "llama4(beta=0.331, floor_length=9)", *fast)
+    assert ran.returncode == 0, ran.stderr
+    (assigned,) = ud.Plan.load("out/plan.json").assignments
+    assert rules.text(assigned.rule) == "llama4(beta=0.331, floor_length=9)"
+
+
+def test_a_measure_of_the_users_own_is_diagnosed(here: Here, reading: list[str]) -> None:
+    Path("my_measure.py").write_text(MEASURE)
+    ran = here("diagnose", "--import", "my_measure.py", *reading, "--json", "out.json")
+    assert ran.returncode == 0, ran.stderr
+    assert "own_measure" in [each["name"] for each in json.loads(Path("out.json").read_text())["measures"]]
 
 
 def test_pictures_of_a_rule_and_of_one_with_parameters(here: Here) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from undilute import rules
 from undilute.diagnosis import fit
 from undilute.diagnosis.advice import Findings, advise, scale_to_hold
 from undilute.diagnosis.kinds import Evidence, Thresholds, kind
@@ -116,7 +117,16 @@ def test_advice_is_computed_not_canned() -> None:
     base = Findings("diluting", 1024, 65_536, False, 0.9, 4.16, 0.3, 0.01, 6.0, 18.0, 0.5, 0.0, 0.0, 64, 5.0)
     one, other = advise(base), advise(replace(base, rise_doubled=3.0, rise_quadrupled=9.0))
     assert one.scale != other.scale
-    assert f"{other.parameters['beta']:.3g}" in other.text
+    assert str(other.parameters["beta"]) in other.text
+    for advice in (one, other):  # what is printed can be typed, and means what is advised
+        assert advice.rule is not None
+        assert advice.expression is not None
+        meant = rules.get(advice.rule, **advice.parameters)
+        assert rules.to_data(rules.get(advice.expression)) == rules.to_data(meant)
+        assert rules.text(meant) == advice.expression
+        assert advice.text.startswith(f"{advice.expression} (logits as they are up to")
+        assert advice.summary.startswith(f"{advice.expression} would hold")
+        assert meant.scale.bound(base.target) == pytest.approx(advice.scale)
     assert "feeds its sink" in advise(replace(base, sink_share=0.3)).text
     assert "entmax15" in advise(replace(base, lead=1.8)).text
     assert "Adaptive temperature" in advise(replace(base, entropy_target=8.0)).text

@@ -32,7 +32,10 @@ def wrote(*paths: Path) -> None:
 
 def typed(context: typer.Context, *without: str) -> str:
     """What to type for the same figures: every option that is not at its default, but for those in ``without``."""
-    words = ["undilute", *str(context.command_path).split()[1:]]
+    path = [context]
+    while path[0].parent is not None:
+        path.insert(0, path[0].parent)
+    words = ["undilute", *(str(each.info_name) for each in path[1:])]
     for each in context.command.params:
         value = context.params.get(str(each.name))
         if each.name in without or value == each.default or value in (None, [], ()):
