@@ -1,5 +1,5 @@
 """Numbers about rows of attention weights, one small file each."""
 
-from undilute.rules.entropy import entropy, entropy_of_logits
+from undilute.measures.entropy import entropy, entropy_of_logits
 
 __all__ = ["entropy", "entropy_of_logits"]
