@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.cases import rows, some_mask
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.measures import entropy
-from undilute.theory.capacity import (
+from undilute_papers.theory.capacity import (
     capacity_deficit,
     coverage,
     coverage_bounds,

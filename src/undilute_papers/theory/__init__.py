@@ -1,0 +1,8 @@
+"""What is true of the quantities of single papers and articles?  Closed forms and bounds, with proofs.
+
+| module | answers |
+|---|---|
+| capacity | how much information is there, and how many heads does it take? |
+
+As in ``undilute.theory``, everything is float64, takes torch tensors, NumPy arrays or lists, and many rows at once.
+"""
