@@ -14,6 +14,7 @@ from tests.measures.oracles import ORACLES, Row, deviation, tolerance
 from undilute import theory
 from undilute.measures import registry
 from undilute.measures.attention_rows import Rows, Settings
+from undilute_papers.theory import separability
 
 HEADS, KEY_HEADS, KEYS, FEATURES = 4, 2, 14, 6
 MEASURES = registry.every()
@@ -226,7 +227,7 @@ def test_selection_measures_are_the_theorys(case: str) -> None:
         "distance": theory.distance.selection_distance(p, x, selected, visible),
         "expected_distance": expected.lower,
         "expected_distance_upper": expected.upper,
-        "separable_fraction": theory.separability.separable_fraction(p, x, top, visible=visible).fraction,
+        "separable_fraction": separability.separable_fraction(p, x, top, visible=visible).fraction,
         "jacobian_norm": theory.jacobian.spectral_norm(p, visible=visible),
     }
     for name, values in theirs.items():

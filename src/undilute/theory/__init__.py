@@ -7,7 +7,6 @@
 | focus | can one rule be sparse, length-adaptive and gradient-stable? |
 | jacobian | how much do the weights move when the logits move? |
 | distance | how far are the selected tokens from the rest? |
-| separability | how many selected tokens can be told from the others? |
 | adaptive | from where to where does adaptive temperature act? |
 
 What is true of one paper's own quantities is in ``undilute_papers.theory``.
@@ -21,11 +20,11 @@ tensor(0.2243, dtype=torch.float64)
 
 from typing import TYPE_CHECKING
 
-from undilute.theory import adaptive, dispersion, distance, focus, jacobian, separability, sparse
+from undilute.theory import adaptive, dispersion, distance, focus, jacobian, sparse
 
-__all__ = ["adaptive", "dispersion", "distance", "focus", "jacobian", "separability", "sparse"]
+__all__ = ["adaptive", "dispersion", "distance", "focus", "jacobian", "sparse"]
 
-_MOVED = ("capacity",)
+_MOVED = ("capacity", "separability")
 
 if not TYPE_CHECKING:
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from undilute.measures.weighted_vectors import WeightedVectors
 from undilute.models.capture import sampled
 from undilute.report.result import Row
-from undilute.theory.separability import certain_fraction, probability_bounds
 from undilute_papers.reproduction.attended import Layer, blocks
 from undilute_papers.reproduction.quartiles import quartiles
+from undilute_papers.theory.separability import certain_fraction, probability_bounds
 
 BLOCK = 2**18  # logits at a time
 BOUNDED_ROWS = 8  # of each head: the corrected bounds cost far more than what they are held against
@@ -47,7 +47,7 @@ class Ball(NamedTuple):
 
 
 def balls(weights: Tensor, x: Tensor, tops: Sequence[int], visible: Tensor) -> list[Ball]:
-    """N_s/N for each N in ``tops``: :func:`undilute.theory.separability.separable_fraction` as matrix products.
+    """N_s/N for each N in ``tops``: :func:`undilute_papers.theory.separability.separable_fraction` as matrix products.
 
     Parameters
     ----------

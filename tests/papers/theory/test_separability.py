@@ -13,7 +13,8 @@ from scipy.special import betainc
 from torch import Tensor
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.theory import distance, separability
+from undilute.theory import distance
+from undilute_papers.theory import separability
 
 
 def sphere(*shape: int, seed: int = 0) -> Tensor:
