@@ -1,4 +1,4 @@
-"""The matrix products equal the definitions of ``undilute.theory``: rows of any kind, heads that share vectors."""
+"""The matrix products equal the definitions of ``undilute_papers.theory``, for any rows and shared vectors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from undilute.measures.weighted_vectors import WeightedVectors
-from undilute.theory import distance as theory
+from undilute_papers.theory import distance as theory
 
 HEADS, ROWS, KEYS, FEATURES = 4, 5, 13, 6
 KEY_HEADS = {"one head's": 0, "one matrix": 1, "two heads each": 2, "a head each": HEADS}

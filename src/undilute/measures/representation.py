@@ -1,7 +1,7 @@
 """How far is what a row leaves out from what it selects, and can the selected be told apart?
 
 With I the N heaviest keys, vᵢ = pᵢxᵢ, s = Σ_{i∈I} vᵢ and x̄ = Σ vᵢ (Mudarisov et al., arXiv:2508.17821, corrected;
-proofs in ``undilute.theory.distance`` and ``undilute_papers.theory.separability``):
+proofs in ``undilute_papers.theory.distance`` and ``undilute_papers.theory.separability``):
     d̃ = Σ_{i∉I} ‖vᵢ − s‖
     expected over random sets of N:  (1−N/n) Σ cᵢ ≤ E ≤ (1−N/n) Σ √(cᵢ² + Vᵢ),  cᵢ = ‖(1+q)vᵢ − q·x̄‖, q = N/(n−1)
     bound:  d̃ ≤ (1−A)·max_{i∉I}‖xᵢ‖ + A(n−N)·max_{i∈I}‖xᵢ‖,  A = Σ_{i∈I} pᵢ; Theorem 1 with its largest distance between

@@ -5,8 +5,8 @@ With vᵢ = pᵢxᵢ, x̄ = Σ vᵢ and s any vector of the row,
 two of these lengths compare as their kᵢ do, without the rounding of ‖s‖².
 
 The mean of Σ_{i∉I} ‖vᵢ − s‖, s = Σ_{i∈I} vᵢ, over sets I of N keys drawn at random lies between (1−N/n) Σ cᵢ and
-(1−N/n) Σ √(cᵢ² + Vᵢ) (proof in ``undilute.theory.distance``). Both cᵢ² and Vᵢ are linear in ‖vᵢ‖² and ⟨vᵢ, x̄⟩, with
-coefficients of the row: for q = N/(n−1) and u = q(n−1−N)/(n−2),
+(1−N/n) Σ √(cᵢ² + Vᵢ) (proof in ``undilute_papers.theory.distance``). Both cᵢ² and Vᵢ are linear in ‖vᵢ‖² and
+⟨vᵢ, x̄⟩, with coefficients of the row: for q = N/(n−1) and u = q(n−1−N)/(n−2),
     cᵢ² = (1+q)²‖vᵢ‖² − 2q(1+q)⟨vᵢ, x̄⟩ + q²‖x̄‖²,
     Vᵢ = u·(Σ‖vⱼ‖² − ‖vᵢ‖² − (‖x̄‖² − 2⟨vᵢ, x̄⟩ + ‖vᵢ‖²)/(n−1)).
 """

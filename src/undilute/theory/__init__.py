@@ -6,7 +6,6 @@
 | sparse | why do sparse rules escape that? |
 | focus | can one rule be sparse, length-adaptive and gradient-stable? |
 | jacobian | how much do the weights move when the logits move? |
-| distance | how far are the selected tokens from the rest? |
 | adaptive | from where to where does adaptive temperature act? |
 
 What is true of one paper's own quantities is in ``undilute_papers.theory``.
@@ -20,11 +19,11 @@ tensor(0.2243, dtype=torch.float64)
 
 from typing import TYPE_CHECKING
 
-from undilute.theory import adaptive, dispersion, distance, focus, jacobian, sparse
+from undilute.theory import adaptive, dispersion, focus, jacobian, sparse
 
-__all__ = ["adaptive", "dispersion", "distance", "focus", "jacobian", "sparse"]
+__all__ = ["adaptive", "dispersion", "focus", "jacobian", "sparse"]
 
-_MOVED = ("capacity", "separability")
+_MOVED = ("capacity", "distance", "separability")
 
 if not TYPE_CHECKING:
 

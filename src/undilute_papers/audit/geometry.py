@@ -13,11 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from undilute.theory import distance
 from undilute_papers.audit.selection import lengths, normal, uniform, unit
 from undilute_papers.audit.sources import LIMITS
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement
-from undilute_papers.theory import separability
+from undilute_papers.theory import distance, separability
 
 Cap = Callable[..., Tensor]
 

@@ -1,7 +1,7 @@
 """How far is what each row leaves out from what it selects, for every head of a model and many N at once?
 
 With p the weights of a row that sees n keys, vᵢ = pᵢxᵢ, x̄ = Σvᵢ, I the N heaviest keys, s = Σ_{i∈I} vᵢ and
-A = Σ_{i∈I} pᵢ (Mudarisov et al., arXiv:2508.17821v1; proofs and corrections in ``undilute.theory.distance``):
+A = Σ_{i∈I} pᵢ (Mudarisov et al., arXiv:2508.17821v1; proofs and corrections in ``undilute_papers.theory.distance``):
     distance  d̃ = Σ_{i∉I} ‖vᵢ − s‖
     expected  the same for sets of N keys drawn uniformly: its mean over random draws, so without bias
     main      (1−N/n) Σ ‖(1+q)vᵢ − q·x̄‖, q = N/(n−1): what the expectation is at least

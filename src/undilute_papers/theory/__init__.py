@@ -3,6 +3,7 @@
 | module | answers |
 |---|---|
 | separability | how many selected tokens can be told from the others? |
+| distance | how far are the selected tokens from the rest? |
 | capacity | how much information is there, and how many heads does it take? |
 
 As in ``undilute.theory``, everything is float64, takes torch tensors, NumPy arrays or lists, and many rows at once.

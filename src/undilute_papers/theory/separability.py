@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.theory.distance import context, top_set
 from undilute.theory.inputs import Array, numbers
+from undilute_papers.theory.distance import context, top_set
 
 
 class ProbabilityBounds(NamedTuple):

@@ -1,4 +1,4 @@
-"""The fast form of every quantity equals ``undilute.theory.distance`` and the printed formula, term by term."""
+"""The fast form of every quantity equals ``undilute_papers.theory.distance`` and the printed formula, term by term."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from undilute.theory import distance as theory
 from undilute_papers.limitations import row_distances
 from undilute_papers.limitations.row_distances import QUANTITIES, RowDistances, Vectors
+from undilute_papers.theory import distance as theory
 
 KEYS, ROWS, FEATURES = 17, 6, 5
 

@@ -13,8 +13,7 @@ from scipy.special import betainc
 from torch import Tensor
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.theory import distance
-from undilute_papers.theory import separability
+from undilute_papers.theory import distance, separability
 
 
 def sphere(*shape: int, seed: int = 0) -> Tensor:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.theory import distance
+from undilute_papers.theory import distance
 
 
 def head(length: int, dim: int, seed: int, spread: float = 1.5, rows: int = 1) -> tuple[Tensor, Tensor]:
