@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from undilute.report.result import Row
-from undilute.theory.jacobian import largest_sensitivity, sensitivity_cap, small_change, worst_direction
+from undilute.theory.jacobian import worst_direction
 from undilute_papers.reproduction.attended import Layer, blocks
+from undilute_papers.theory.finite_steps import largest_sensitivity, sensitivity_cap, small_change
 
 BLOCK = 2**16  # logits at a time: what a core's cache holds
 
@@ -38,7 +39,7 @@ def random_directions(visible: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def moved(scaled: Tensor, weights: Tensor, direction: Tensor, ratio: float) -> Tensor:
-    """‖softmax(z + ratio·v) − softmax(z)‖₂: :func:`undilute.theory.jacobian.sensitivity` without its checks, times ε.
+    """‖softmax(z + ratio·v) − softmax(z)‖₂: ``undilute_papers.theory.finite_steps.sensitivity`` times ε, unchecked.
 
     Parameters
     ----------
