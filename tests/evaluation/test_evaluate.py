@@ -106,6 +106,8 @@ def test_a_model_that_is_treated_already_is_not_called_softmax() -> None:
     with ud.apply(model, "top-k"):
         found = ud.evaluate(model, None, IDS, "ssmax", **FAST)
     assert [each.label for each in found.measurements] == ["the model as it is", "ssmax"]
+    model.set_attn_implementation("undilute:top-k")
+    assert ud.evaluate(model, None, IDS, **FAST).measurements[0].label == "the model as it is"
 
 
 def test_many_are_compared_with_the_same_model(tmp_path: Path) -> None:

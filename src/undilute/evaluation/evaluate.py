@@ -27,6 +27,7 @@ from undilute.evaluation import cost
 from undilute.evaluation.changes import changes
 from undilute.evaluation.measure import HAYSTACKS, WINDOWS, Material, Measurement, measure, prepare
 from undilute.evaluation.result import PLAN, Evaluation, Kind
+from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import own_rules
 from undilute.models.splits import fingerprint, halves, tokenised
 from undilute.progress import Progress, quiet
@@ -171,7 +172,7 @@ def _judged(
 ) -> Evaluation:
     """Prepare, fit, try out, measure, compare: whatever is wrong shows as early as it can."""
     start = time.perf_counter()
-    before = "the model as it is" if any(map(own_rules, model.modules())) else BASELINE
+    before = "the model as it is" if _has_rules(model) else BASELINE
     if before in given:
         raise InvalidValue(f"{before!r} is what the untreated model is called: give the treatment another label.")
     ids = tokenised(tokenizer, text)
@@ -196,6 +197,12 @@ def _judged(
         settings | _settings(id, before, ready, material, seed),
         time.perf_counter() - start,
     )
+
+
+def _has_rules(model: PreTrainedModel) -> bool:
+    """Whether something was done to the model before, so that it is not to be called softmax."""
+    by_name = IMPLEMENTATION in str(getattr(model.config, "_attn_implementation", ""))
+    return by_name or any(map(own_rules, model.modules()))
 
 
 def _is_fit(given: Any) -> bool:
