@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from docs.tables import audit as audit_markdown
 
 import undilute as ud
@@ -109,15 +108,6 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     finally:
         ud.rules.unregister("squared-relu")
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.json", "plan.json"}
-
-
-def test_the_example_of_contributing_is_a_rule() -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    try:
-        exec(block, {"__name__": "example"})
-        assert ud.rules.get("uniform")(torch.zeros(4)).tolist() == [0.25] * 4
-    finally:
-        ud.rules.unregister("uniform")
 
 
 def test_versions_agree() -> None:
