@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -32,7 +33,7 @@ def wrote(*paths: Path) -> None:
 
 def typed(context: typer.Context, *without: str) -> str:
     """What to type for the same figures: every option that is not at its default, but for those in ``without``."""
-    path = [context]
+    path: list[Any] = [context]
     while path[0].parent is not None:
         path.insert(0, path[0].parent)
     words = ["undilute", *(str(each.info_name) for each in path[1:])]
