@@ -9,16 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.tables import experiments as experiment_markdown
-from docs.tables import properties as property_table
-from docs.tables import treatments as treatment_markdown
+from docs.tables import audit as audit_markdown
+from docs.tables import costs, experiments, treatments
+from docs.tables import properties as property_tables
 
 from undilute import files, rules
-from undilute.report import result_files as experiment_files
-from undilute.report import rule_table
+from undilute.report import result_files, rule_table
 from undilute_papers.audit import properties
 from undilute_papers.bench import diagnosis_cost, speed, speed_report
-from undilute_papers.report import audit_page
 from undilute_papers.reproduction import experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,22 +29,22 @@ TREATMENTS = ROOT / "docs" / "treatment"
 COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
 
 
-def current(text: str) -> str:
-    """The README with its tables made anew: the rules from the code, the speeds from the committed measurements."""
+def readme(text: str) -> str:
+    """The README with its tables renewed: the rules from the code, the speeds from the committed measurements."""
     figures = [figure for name in RESULTS for figure in measured(name)]
-    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS, experiment.ORDER)}
+    results = {result.id: result for result in result_files.gathered(EXPERIMENTS, experiment.ORDER)}
     retrieval = results["max-retrieval"]
-    treatments = sorted(TREATMENTS.glob("*/results.json"))
+    folders = sorted(TREATMENTS.glob("*/results.json"))
     tables = {
         "rules": rule_table.markdown(rules.names(), 1024),
-        "speed": speed_report.markdown(figures),
+        "speed": costs.speed(figures),
         "smollm2": f"```console\n$ undilute diagnose\n{SUMMARY.read_text().rstrip()}\n```",
-        "reproduced": experiment_markdown.summary(list(results.values())),
-        "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
-        "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
-        "ceiling": experiment_markdown.ceiling(results["ceiling"]),
-        "treated": treatment_markdown.table([experiment_files.load(path.parent) for path in treatments]),
-        "cost": diagnosis_cost.markdown(diagnosis_cost.from_json(COSTS.read_text())),
+        "reproduced": experiments.summary(list(results.values())),
+        "retrieval": experiments.retrieval(retrieval, "constant", "16", SHOWN),
+        "retrieval-cosine": experiments.retrieval(retrieval, "cosine", "16", SHOWN),
+        "ceiling": experiments.ceiling(results["ceiling"]),
+        "treated": treatments.table([result_files.load(path.parent) for path in folders]),
+        "cost": costs.diagnosis(diagnosis_cost.from_json(COSTS.read_text())),
     }
     return filled(text, tables)
 
@@ -66,37 +64,37 @@ def filled(text: str, tables: dict[str, str]) -> str:
     return text
 
 
-def experiments(text: str) -> str:
-    """docs/focus.md with what it takes from the committed results made anew."""
-    results = {result.id: result for result in experiment_files.gathered(EXPERIMENTS, experiment.ORDER)}
+def focus_results(text: str) -> str:
+    """docs/focus.md with what it takes from the committed results renewed."""
+    results = {result.id: result for result in result_files.gathered(EXPERIMENTS, experiment.ORDER)}
     retrieval, longer = results["max-retrieval"], results["length-generalisation"]
     figures = [figure for name in ("focus", "focus-spreads") for figure in measured(name)]
     tables = {
-        "retrieval": experiment_markdown.retrieval(retrieval, "constant", "16", SHOWN),
-        "retrieval-cosine": experiment_markdown.retrieval(retrieval, "cosine", "16", SHOWN),
-        "recall": experiment_markdown.lengths(longer, "recall", LENGTHS),
-        "copying": experiment_markdown.lengths(longer, "copying", LENGTHS),
-        "ceiling": experiment_markdown.ceiling(results["ceiling"]),
-        "inference": experiment_markdown.inference(results["ceiling"]),
-        "treated": treatment_markdown.table([experiment_files.load(TREATMENTS / "focus")]),
-        "speed": speed_report.beside(figures, "focus", "entmax15"),
+        "retrieval": experiments.retrieval(retrieval, "constant", "16", SHOWN),
+        "retrieval-cosine": experiments.retrieval(retrieval, "cosine", "16", SHOWN),
+        "recall": experiments.lengths(longer, "recall", LENGTHS),
+        "copying": experiments.lengths(longer, "copying", LENGTHS),
+        "ceiling": experiments.ceiling(results["ceiling"]),
+        "inference": experiments.inference(results["ceiling"]),
+        "treated": treatments.table([result_files.load(TREATMENTS / "focus")]),
+        "speed": costs.compared(figures, "focus", "entmax15"),
     }
     return filled(text, tables)
 
 
-def focus(text: str) -> str:
-    """docs/focus.md with its other tables made anew: constants by theory, every rule by search (half a minute)."""
+def focus_theory(text: str) -> str:
+    """docs/focus.md with its other tables renewed: constants by theory, every rule by search (half a minute)."""
     found = properties.properties()
     tables = {
-        "steepness": property_table.steepness((1.1, 1.25, 1.5, 1.75, 2.0), (2, 4, 8, 16, 64, 256)),
-        "properties": f"{property_table.summary(found)}\n\n{property_table.markdown(found)}",
+        "steepness": property_tables.steepness((1.1, 1.25, 1.5, 1.75, 2.0), (2, 4, 8, 16, 64, 256)),
+        "properties": f"{property_tables.summary(found)}\n\n{property_tables.markdown(found)}",
     }
     return filled(text, tables)
 
 
 def reproduction() -> str:
-    """docs/reproduction.md: every committed result in words, beside what was printed."""
-    return experiment_markdown.page(experiment_files.gathered(EXPERIMENTS, experiment.ORDER), "results")
+    """docs/reproduction.md: every committed result in words, compared with what was printed."""
+    return experiments.page(result_files.gathered(EXPERIMENTS, experiment.ORDER), "results")
 
 
 def architectures() -> str:
@@ -127,14 +125,14 @@ def diagnosis() -> None:
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
+    path = ROOT / "README.md"
     diagnosis()
-    files.write(readme, current(readme.read_text()))
-    files.write(ROOT / "docs/audit.md", audit_page.markdown())
+    files.write(path, readme(path.read_text()))
+    files.write(ROOT / "docs/audit.md", audit_markdown.page())
     files.write(ROOT / "docs/reproduction.md", reproduction())
     files.write(ROOT / "docs/architectures.md", architectures())
     page = ROOT / "docs" / "focus.md"
-    files.write(page, experiments(focus(page.read_text())))
+    files.write(page, focus_results(focus_theory(page.read_text())))
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)
     files.write(ROOT / "docs/images/rules.png", (ROOT / "build/rules/rules.png").read_bytes())
     subprocess.run([sys.executable, "-m", "pdoc", "--output-directory", "build/docs", "undilute"], cwd=ROOT, check=True)

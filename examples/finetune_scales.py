@@ -25,6 +25,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,17 +37,6 @@ import torch
 from torch import Tensor, nn
 
 import undilute as ud
-from undilute import files, models
-from undilute.evaluation.changes import LOSS, changes
-from undilute.evaluation.evaluate import Material, measure, prepare
-from undilute.evaluation.outcome import Evaluation
-from undilute.evaluation.sentences import figures, findings
-from undilute.models import texts
-from undilute.models.limits import readable_length
-from undilute.models.splits import beginning, halves, tokenised
-from undilute.models.text_loss import windows
-from undilute.rules.parameters import above, count
-from undilute.treatment.apply import Treated
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
@@ -59,33 +49,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
     checked(options)
     torch.set_flush_denormal(True)  # gradients that underflow would slow the CPU down
-    text = texts.read(options.text)
-    model, tokenizer = models.load(options.model)
-    learned_from, held_out = halves(tokenised(tokenizer, text))
+    text = ud.models.texts.read(options.text)
+    model, tokenizer = ud.models.load(options.model)
+    ids = ud.models.tokenised(tokenizer, text)
+    learned_from, held_out = ud.models.halves(ids)
     rows = all_windows(model, tokenizer, learned_from, options.length)
-    material = prepare(
-        model,
-        tokenizer,
-        held_out,
-        length=options.evaluate_at,
-        windows=options.windows,
-        lengths=[options.evaluate_at],
-        haystacks=options.haystacks,
-        seed=options.seed,
-    )
+    ud.evaluation.prepare(model, tokenizer, held_out, **judged_by(options))  # what cannot be judged shows now
 
     treated = with_scales(model)
     train(Scales(model, treated), rows, options)
     path = save_plan(model, options)
     print(learned(treated), f"wrote {path}", sep="\n")
     treated.undo()
-    judge(model, material, path, options)
+    judge(model, tokenizer, ids, path, options)
 
 
 # ---------------------------------------------------------------- what is learned
 
 
-def with_scales(model: PreTrainedModel) -> Treated:
+def with_scales(model: PreTrainedModel) -> ud.treatment.Treated:
     """Freeze the weights and give every head 1 + s·ln n, with an s of its own to learn; it starts as softmax."""
     model.requires_grad_(False)
     return ud.apply(model, ud.rules.LogLength(s=0.0, b=1.0), learn=("s",))
@@ -98,7 +80,7 @@ class Scales(nn.Module):
     stays as it was loaded: on the CPU and without dropout.
     """
 
-    def __init__(self, model: PreTrainedModel, treated: Treated) -> None:
+    def __init__(self, model: PreTrainedModel, treated: ud.treatment.Treated) -> None:
         super().__init__()
         self.s = nn.ParameterList(treated.parameters())  # the very parameters that the model attends with
         self.predict = partial(model, use_cache=False)
@@ -107,7 +89,7 @@ class Scales(nn.Module):
         return self.predict(input_ids=input_ids, labels=labels)
 
 
-def learned(treated: Treated) -> str:
+def learned(treated: ud.treatment.Treated) -> str:
     """What the scales have become, in a sentence."""
     s = torch.cat([each.detach() for each in treated.parameters()])
     return (
@@ -121,9 +103,9 @@ def learned(treated: Treated) -> str:
 
 def all_windows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: Tensor, length: int) -> Tensor:
     """Everything to learn from, cut into windows that begin as the tokenizer begins a text: (windows, length)."""
-    readable_length(model, length, name="--length")
-    start = beginning(tokenizer)
-    return windows(ids, length, max(1, len(ids) // max(1, length - len(start))), start=start)
+    ud.models.readable_length(model, length, name="--length")
+    start = ud.models.beginning(tokenizer)
+    return ud.models.windows(ids, length, max(1, len(ids) // max(1, length - len(start))), start=start)
 
 
 def train(scales: Scales, rows: Tensor, options: argparse.Namespace) -> None:
@@ -188,7 +170,8 @@ def agree(folder: Path, settings: dict[str, Any]) -> None:
                 f"{str(folder)!r} holds checkpoints of a training with another {differing[0]}: give the same options "
                 "to go on with it, or another --output."
             )
-    files.write(path, json.dumps(settings, indent=1) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -212,21 +195,31 @@ def save_plan(model: PreTrainedModel, options: argparse.Namespace) -> Path:
 # ---------------------------------------------------------------- what came of it
 
 
-def judge(model: PreTrainedModel, material: Material, plan: Path, options: argparse.Namespace) -> None:
+def judged_by(options: argparse.Namespace) -> dict[str, Any]:
+    """What the model reads and answers."""
+    return {
+        "length": options.evaluate_at,
+        "windows": options.windows,
+        "lengths": [options.evaluate_at],
+        "haystacks": options.haystacks,
+        "seed": options.seed,
+    }
+
+
+def judge(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: Tensor, plan: Path, options: argparse.Namespace
+) -> None:
     """Compare the model with the plan to the model without it, on held-out text, and print what came out."""
-    before = measure(model, material, "softmax", on_progress=shown)
-    with ud.apply(model, plan):
-        after = measure(model, material, "learned scales", on_progress=shown)
-    found = changes(before, after, seed=options.seed)
-    for line in found:
-        if line.what.startswith(LOSS):
-            print(f"{line.what}: {figures(line)}: {line.verdict}")
-    print(*findings(before, after, found), sep="\n")
+    found = ud.evaluate(model, tokenizer, ids, plan, label="learned scales", on_progress=shown, **judged_by(options))
+    for line in found.changes["learned scales"]:
+        if line.what.startswith("next-token loss"):
+            print(f"{line.what}: {ud.evaluation.figures(line)}: {line.verdict}")
+    print(found.summary())
     if options.evaluate_at > options.length:
-        print(within_and_beyond(before, after, options.length))
+        print(within_and_beyond(*found.measurements, options.length))
 
 
-def within_and_beyond(before: Evaluation, after: Evaluation, length: int) -> str:
+def within_and_beyond(before: ud.evaluation.Measurement, after: ud.evaluation.Measurement, length: int) -> str:
     """Whether the loss changed more where training had not been, in a sentence."""
     difference = after.losses - before.losses
     within, beyond = difference[:, : length - 1].mean(), difference[:, length - 1 :].mean()
@@ -267,9 +260,13 @@ def checked(options: argparse.Namespace) -> None:
     if importlib.util.find_spec("accelerate") is None:
         raise ud.MissingExtra("accelerate", "train")
     for name in ("steps", "length", "evaluate_at", "windows", "save_every"):
-        count(f"--{name.replace('_', '-')}", getattr(options, name))
-    above("--learning-rate", options.learning_rate, 0.0)
-    files.check_writable(options.output / PLAN)
+        if getattr(options, name) < 1:
+            typed = f"--{name.replace('_', '-')} = {getattr(options, name)}"
+            raise ud.InvalidValue(f"{typed}: must be a whole number of at least 1.")
+    if not 0 < options.learning_rate < math.inf:
+        raise ud.InvalidValue(f"--learning-rate = {options.learning_rate}: must be a finite number > 0.")
+    if options.output.is_file():
+        raise ud.InvalidValue(f"--output = {str(options.output)!r} is a file: must be a folder.")
 
 
 if __name__ == "__main__":

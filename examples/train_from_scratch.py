@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,19 +30,12 @@ import torch
 from torch import Tensor
 
 import undilute as ud
-from undilute.errors import MissingExtra
-from undilute.evaluation.changes import RUN, change
-from undilute.evaluation.sentences import figures
-from undilute.models import texts
-from undilute.models.implementations import name_in_transformers
-from undilute.models.splits import halves
-from undilute.models.text_loss import losses, windows
-from undilute.rules.parameters import above, count
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-IMPLEMENTATIONS = {"softmax": "sdpa", "entmax15": name_in_transformers("entmax15")}
+IMPLEMENTATIONS = {"softmax": "sdpa", "entmax15": "undilute:entmax15"}
+RUN = 32  # neighbouring bytes depend on each other, and are taken together
 TIMES_LONGER = 4  # the longer of the two lengths, and the windows of a step at the shorter one
 HELD_OUT = 16  # windows of the shorter length to judge by
 CLOSE = 0.05  # a ratio of times this near to 1 is called about the same
@@ -54,9 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(arguments)
     checked(options)
     torch.set_flush_denormal(True)  # gradients that underflow would slow the CPU down
-    learned_from, held_out = halves(as_bytes(texts.read(options.text), 2 * HELD_OUT * options.length))
+    text = ud.models.texts.read(options.text)
+    learned_from, held_out = ud.models.halves(as_bytes(text, 2 * HELD_OUT * options.length))
     lengths = (options.length, TIMES_LONGER * options.length)
-    judged_by = {n: windows(held_out, n, HELD_OUT * options.length // n) for n in lengths}
+    judged_by = {n: ud.models.windows(held_out, n, HELD_OUT * options.length // n) for n in lengths}
     batches = drawn(learned_from, options)
 
     models = {name: small_llama(implementation, options) for name, implementation in IMPLEMENTATIONS.items()}
@@ -142,14 +137,15 @@ def step(model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, batch: Tenso
 
 def compared(models: Models, rows: Tensor, is_trained_length: bool) -> str:
     """Loss of both models on held-out windows (windows, length), in pairs, in a sentence."""
-    softmax, entmax = (losses(models[name], rows) for name in IMPLEMENTATIONS)
+    softmax, entmax = (ud.models.losses(models[name], rows) for name in IMPLEMENTATIONS)
     number, positions = softmax.shape
-    runs = torch.arange(number)[:, None] * positions + torch.arange(positions) // RUN  # neighbours depend on each other
-    line = change("loss", "nats a byte", softmax.ravel(), entmax.ravel(), runs.flatten().numpy(), better="lower")
+    runs = torch.arange(number)[:, None] * positions + torch.arange(positions) // RUN
+    pairs = softmax.ravel(), entmax.ravel(), runs.flatten().numpy()
+    line = ud.evaluation.change("loss", "nats a byte", *pairs, better="lower")
     where = "the length of training" if is_trained_length else "longer than anything seen in training"
     return (
-        f"Loss on held-out text at {rows.shape[1]:,} bytes, {where}, softmax → entmax15: {figures(line)}: "
-        f"{line.verdict}."
+        f"Loss on held-out text at {rows.shape[1]:,} bytes, {where}, softmax → entmax15: "
+        f"{ud.evaluation.figures(line)}: {line.verdict}."
     )
 
 
@@ -159,7 +155,7 @@ def seconds_per_step(models: Models, ids: Tensor, lengths: Sequence[int], rounds
     optimisers = {name: optimiser(model, 0.0) for name, model in copies.items()}
     best: Timings = {n: dict.fromkeys(models, float("inf")) for n in lengths}
     for n in lengths:
-        batch = windows(ids, n, TIMES_LONGER * lengths[0] // n)
+        batch = ud.models.windows(ids, n, TIMES_LONGER * lengths[0] // n)
         for turn in range(rounds + 1):
             for name, model in copies.items():
                 begun = time.perf_counter()
@@ -186,7 +182,7 @@ def described(when: str, timings: Timings) -> list[str]:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train a small Llama from scratch with entmax15 beside softmax.")
+    parser = argparse.ArgumentParser(description="Train a small Llama from scratch with softmax, and with entmax15.")
     add = partial(parser.add_argument, metavar="…")
     add("--steps", type=int, default=150, help="steps of training")
     add("--length", type=int, default=1024, help="bytes of a window; four windows a step")
@@ -203,8 +199,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def checked(options: argparse.Namespace) -> None:
     """Refuse what would only fail later."""
     for name in ("steps", "length", "width", "layers", "heads", "rounds"):
-        count(f"--{name}", getattr(options, name))
-    above("--learning-rate", options.learning_rate, 0.0)
+        if getattr(options, name) < 1:
+            raise ud.InvalidValue(f"--{name} = {getattr(options, name)}: must be a whole number of at least 1.")
+    if not 0 < options.learning_rate < math.inf:
+        raise ud.InvalidValue(f"--learning-rate = {options.learning_rate}: must be a finite number > 0.")
     if options.width % (2 * options.heads):
         raise ud.InvalidValue(
             f"--width = {options.width}: must be a multiple of 2 · --heads = {2 * options.heads}, so that every head "
@@ -213,7 +211,7 @@ def checked(options: argparse.Namespace) -> None:
     try:
         import transformers  # noqa: F401
     except ModuleNotFoundError as error:
-        raise MissingExtra(str(error.name), "models") from None
+        raise ud.MissingExtra(str(error.name), "models") from None
 
 
 if __name__ == "__main__":

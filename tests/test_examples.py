@@ -26,7 +26,7 @@ from transformers import LlamaForCausalLM
 import undilute as ud
 from tests.models.small import HEADS, LAYERS, LLAMA, WORDS, tokenizer
 from undilute import models
-from undilute.evaluation.outcome import Evaluation, Spread
+from undilute.evaluation.measure import Measurement, Spread
 from undilute.models.text_loss import losses
 
 FILES = Path(__file__).parent.parent / "examples"
@@ -192,7 +192,7 @@ def test_changes_within_and_beyond_the_length_of_training_are_told_apart() -> No
     spread = Spread(np.arange(1), np.zeros((1, 1, 1)), np.zeros((1, 1, 1)))
     before, after = np.zeros((2, 9)), np.concatenate([np.full((2, 3), 0.5), np.full((2, 6), -0.25)], 1)
     said = finetune_scales.within_and_beyond(
-        Evaluation("before", before, (), spread), Evaluation("after", after, (), spread), length=4
+        Measurement("before", before, (), spread), Measurement("after", after, (), spread), length=4
     )
     assert said.startswith("The loss changed by +0.5000 nats within the 4 tokens of training and by -0.2500 beyond")
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from docs.tables.markdown import table
-
-from undilute.report.comparisons import computed, counts, printed
+from undilute.report.markdown import table
 from undilute.report.result import Result, Row, Verdict
 from undilute.report.result_page import chart_files
+from undilute_papers.report.comparisons import computed, counts, printed
 from undilute_papers.reproduction.evaluated import ARGMAX
 from undilute_papers.reproduction.experiment import every
 from undilute_papers.sharpness.ceiling.training import FOCUS, OWN
 from undilute_papers.sharpness.max_retrieval.published import PRINTED
 
 VERDICTS: tuple[Verdict, ...] = ("agrees", "differs", "other set-up")
-PREFACE = """# Reproduction: every table and figure, beside what was printed
+PREFACE = """# Reproduction: every table and figure, compared with what was printed
 
 Made by `make docs` from the results in `docs/results`; each names the command that made it. Claims of the papers are
 tested on SmolLM2-135M and the text that CPython ships, where the papers have GPT-2 and *War and Peace*: *agrees* and
@@ -61,7 +60,7 @@ def summary(results: Sequence[Result]) -> str:
 
 
 def retrieval(result: Result, schedule: str, set_size: str, sizes: Sequence[int]) -> str:
-    """Accuracy of max retrieval by rule, with the argmax of the same logits beside it, from the result's own table.
+    """Accuracy of max retrieval by rule, with the argmax of the same logits in brackets, from the result's own table.
 
     Below the rules that the paper has, with its constant rate, stand its printed values.
     """
@@ -123,7 +122,7 @@ def _sizes(row: Row) -> list[int]:
 
 
 def lengths(result: Result, task: str, shown: Sequence[int]) -> str:
-    """Accuracy on one task of length generalisation by rule, with the argmax of the same logits beside it."""
+    """Accuracy on one task of length generalisation by rule, with the argmax of the same logits in brackets."""
     lines: dict[str, list[Row]] = {}
     for row in result.tables["means"]:
         if row["task"] == task and row["length"] in shown and row["evaluated_with"] != ARGMAX:

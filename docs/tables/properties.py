@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from docs.tables.markdown import table
-
+from undilute.report.markdown import table
 from undilute.theory import focus
 from undilute_papers.audit.properties import Properties
 
@@ -67,7 +66,7 @@ def summary(found: Sequence[Properties]) -> str:
 
 
 def steepness(alphas: Sequence[float], kept: Sequence[int]) -> str:
-    """C(α, K), and beside it the largest norm known to be reached, as a table.
+    """C(α, K), and in brackets the largest norm known to be reached, as a table.
 
     Examples
     --------

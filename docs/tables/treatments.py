@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from docs.tables import markdown as markdown_table
-
 from undilute.evaluation.changes import LOSS, RECALL
+from undilute.report import markdown
 from undilute.report.result import Result, Row
 
 SIGNS = {"better": "better", "worse": "worse", "no clear difference": "unclear"}
@@ -14,7 +13,7 @@ READING = "reading, s, ratio"
 
 
 def table(results: Sequence[Result]) -> str:
-    """Every rule of these results beside softmax: loss, loss at the end of the window, recall and time.
+    """Every rule of these results compared with softmax: loss, loss at the end of the window, recall and time.
 
     Parameters
     ----------
@@ -43,7 +42,7 @@ def table(results: Sequence[Result]) -> str:
                     f"{ratios[0]:.2f} ×" if ratios and ratios[0] is not None else "–",
                 ]
             )
-    return markdown_table.table(head, body)
+    return markdown.table(head, body)
 
 
 def _name(rule: str, result: Result) -> str:

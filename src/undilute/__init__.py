@@ -7,20 +7,23 @@ torch.Size([1, 8, 16, 64])
 """
 
 import undilute.interrupts  # noqa: F401  # first, since torch takes a second to import  # isort: split
-from undilute import integrations, losses, measures, models, nn, rules, structures, theory, treatment
+from undilute import evaluation, integrations, losses, measures, models, nn, rules, structures, theory, treatment
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
-from undilute.models import capture
+from undilute.evaluation import Evaluation, compare, evaluate
+from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
 from undilute.treatment import Plan, apply, calibrate
+from undilute.treatment.saved import keep_rules
 
-register_with_transformers()
+register_with_transformers(keep_rules)
 __version__ = "0.1.0"
 
 __all__ = [
     "Diagnosis",
+    "Evaluation",
     "InvalidTensor",
     "InvalidValue",
     "MissingExtra",
@@ -31,7 +34,10 @@ __all__ = [
     "attention",
     "calibrate",
     "capture",
+    "compare",
     "diagnose",
+    "evaluate",
+    "evaluation",
     "explain",
     "integrations",
     "losses",
@@ -43,4 +49,5 @@ __all__ = [
     "structures",
     "theory",
     "treatment",
+    "watch",
 ]

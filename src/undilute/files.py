@@ -1,6 +1,6 @@
 """How is a file written and read so that nothing is ever half there, replaced by mistake, or waited for forever?
 
-A file is written beside its place and renamed into it, so that it is either complete or as it was. Several files are
+A file is written next to its place and renamed into it, so that it is either complete or as it was. Several files are
 written all or none. Links are followed; a device or a pipe is written to, and never replaced by a file.
 """
 
@@ -123,23 +123,23 @@ def _obstacle(target: Path) -> str | None:
 
 def _try_out(folder: Path) -> None:
     """Make a file in ``folder`` and remove it: permissions do not say everything, as on a disk that is read-only."""
-    made = _beside(folder / "it")
+    made = _unused(folder / "it")
     made.touch(exist_ok=False)
     made.unlink()
 
 
-def _beside(target: Path) -> Path:
-    """A name beside ``target`` that nobody has."""
+def _unused(target: Path) -> Path:
+    """A name in the folder of ``target`` that nobody has."""
     return target.parent / f".undilute-{secrets.token_hex(8)}"
 
 
 def _staged(target: Path, data: bytes, made: list[Path]) -> Path:
-    """A temporary file beside ``target`` with its content; it and the folders that it needs are added to ``made``."""
+    """A temporary file next to ``target`` with its content; it and the folders that it needs are added to ``made``."""
     for folder in reversed([each for each in target.parents if not each.exists()]):
         with suppress(FileExistsError):  # somebody else was faster
             folder.mkdir()
             made.append(folder)
-    temporary = _beside(target)
+    temporary = _unused(target)
     made.append(temporary)
     with temporary.open("xb") as file:
         if target.exists():

@@ -177,7 +177,7 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
     common = ["--model", str(checkpoint), "--text", str(book), *FAST]
     ran = here("compare", *common, "--rules", "top-k,softmax,ssmax,top-k", "--calibrate")
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.lstrip().startswith("Beside softmax, next-token loss ")
+    assert ran.stdout.lstrip().startswith("Compared with softmax, next-token loss ")
     folder = Path("undilute-out/compare")
     result = experiment_files.load(folder)
     assert result.settings["rules"] == ("softmax", "top-k", "ssmax", "calibrated ssmax")
@@ -219,7 +219,7 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
         (["treat", "--model", "{checkpoint}", "--rule", "ssmax", "--calibrate", "--hold", "x", *FAST], "hold = 'x'"),
         (["treat", "--model", "{checkpoint}", "--plan", "{foreign}", *FAST], "the plan is for another model"),
         (["treat", "--model", "{encoder}", *FAST, "--length", "64"], "causal language model"),
-        (["compare", "--rules", "softmax"], "must name at least one rule beside softmax"),
+        (["compare", "--rules", "softmax"], "must name at least one rule other than softmax"),
         (["compare", "--rules", "ssmax,entmaks15"], "unknown rule 'entmaks15': did you mean 'entmax15'"),
     ],
 )

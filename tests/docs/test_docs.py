@@ -10,13 +10,12 @@ from types import ModuleType
 
 import pytest
 import torch
+from docs.tables import audit as audit_markdown
 
 import undilute as ud
-from undilute.report import result_files as experiment_files
-from undilute.report import result_page as experiment_page
+from undilute.report import result_files, result_page
 from undilute_papers import audit
 from undilute_papers.audit import Verdict
-from undilute_papers.report import audit_page
 from undilute_papers.reproduction import experiment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,12 +33,12 @@ def make_docs() -> ModuleType:
 
 
 def test_the_tables_are_current() -> None:
-    assert make_docs().current(README) == README, "run `make docs`"
+    assert make_docs().readme(README) == README, "run `make docs`"
     assert README.count("| entmax15 |") == 4  # among the rules, among the speeds, and in max retrieval twice
 
 
 def test_the_audit_page_is_current() -> None:
-    assert (ROOT / "docs" / "audit.md").read_text() == audit_page.markdown(), "run `make docs`"
+    assert (ROOT / "docs" / "audit.md").read_text() == audit_markdown.page(), "run `make docs`"
 
 
 def test_the_reproduction_page_is_current() -> None:
@@ -53,7 +52,7 @@ def test_the_page_of_architectures_is_current() -> None:
 
 def test_the_experiments_of_the_focus_page_are_current() -> None:
     page = (ROOT / "docs" / "focus.md").read_text()
-    assert make_docs().experiments(page) == page, "run `make docs`"
+    assert make_docs().focus_results(page) == page, "run `make docs`"
     assert page.count("| entmax15 |") == 5  # among the properties, in max retrieval and length generalisation twice
 
 
@@ -76,11 +75,11 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_committed_results_are_whole() -> None:
-    results = experiment_files.gathered(ROOT / "docs" / "results")
+    results = result_files.gathered(ROOT / "docs" / "results")
     assert {result.id for result in results} == set(experiment.every())
     for result in results:
         folder = ROOT / "docs" / "results" / result.id
-        for name in (*experiment_page.table_files(result), *experiment_page.chart_files(result)):
+        for name in (*result_page.table_files(result), *result_page.chart_files(result)):
             assert (folder / name).exists(), f"{result.id}: {name} is missing"
         assert result.command.startswith(f"undilute reproduce {result.id}")
         assert set(result.settings) == set(experiment.every()[result.id]().settings())
@@ -88,10 +87,10 @@ def test_committed_results_are_whole() -> None:
 
 def test_committed_treatments_are_whole() -> None:
     found = sorted((ROOT / "docs" / "treatment").glob("*/results.json"))
-    results = [experiment_files.load(path.parent) for path in found]
+    results = [result_files.load(path.parent) for path in found]
     assert {result.command.split()[1] for result in results} == {"treat", "compare"}
     for path, result in zip(found, results, strict=True):
-        for name in (*experiment_page.table_files(result), *experiment_page.chart_files(result)):
+        for name in (*result_page.table_files(result), *result_page.chart_files(result)):
             assert (path.parent / name).exists(), f"{path.parent.name}: {name} is missing"
 
 

@@ -6,12 +6,14 @@ from docs.tables.treatments import table
 
 from tests.report.evaluations import BARE, BEFORE, BETTER, SAME, WORSE
 from undilute.evaluation.changes import changes
-from undilute.report.evaluation_result import compared
+from undilute.evaluation.result import Evaluation
+
+SETTINGS = {"model": "it", "length": 512}
 
 
 def test_every_rule_has_a_line_with_its_figures_and_verdicts() -> None:
     found = {each.label: changes(BEFORE, each) for each in (BETTER, WORSE, SAME)}
-    result = compared([BEFORE, BETTER, WORSE, SAME], found, settings={"model": "it", "length": 512}, command="")
+    result = Evaluation("compare", [BEFORE, BETTER, WORSE, SAME], found, {}, [], SETTINGS).report()
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table([result]).splitlines()]
     assert [line[0] for line in lines[2:]] == ["ssmax, 512 tokens", "top-k, 512 tokens", "adaptive, 512 tokens"]
     loss = found["ssmax"][0]
@@ -22,7 +24,5 @@ def test_every_rule_has_a_line_with_its_figures_and_verdicts() -> None:
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    result = compared(
-        [BARE, BARE], {"softmax": changes(BARE, BARE)}, settings={"model": "it", "length": 512}, command=""
-    )
+    result = Evaluation("compare", [BARE, BARE], {"softmax": changes(BARE, BARE)}, {}, [], SETTINGS).report()
     assert table([result]).splitlines()[2].endswith("| – | – |")

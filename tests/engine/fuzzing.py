@@ -32,20 +32,22 @@ from torch.nn.attention.bias import causal_lower_right
 import undilute as ud
 from tests.cases import RULES
 from tests.engine.ran import only
-from undilute.engine import scaling
+from undilute.engine import scaling, supports
 from undilute.engine.api import attention
 from undilute.engine.call import Call, prepare
+from undilute.engine.kernels import flash as flash_kernel
 from undilute.engine.routes import choose as routing
-from undilute.engine.routes import flash, rows, sparse
+from undilute.engine.routes import flash, rows
 from undilute.errors import InvalidValue
 from undilute.rules import Entmax, Focus, Hard, Rule, SelfAdjusted, Sigmoid, Softpick, TopK
+from undilute.rules.base import softmax_form
 from undilute.rules.masked import working_dtype
 
 SMALL_BLOCKS = {
-    (sparse, "ROWS"): 5,
-    (sparse, "TILE"): 7,
-    (sparse, "ROOM"): 3,
-    (flash, "MASKED_ROWS"): 6,
+    (supports, "ROWS"): 5,
+    (supports, "TILE"): 7,
+    (supports, "ROOM"): 3,
+    (flash_kernel, "MASKED_ROWS"): 6,
     (flash, "PART"): 1,
     (rows, "FAST_LOGITS"): 1,
     (rows, "FAST_ROWS"): 5,
@@ -114,6 +116,11 @@ class Case:
     mask: str = "none"
     window: int | None = None
     scale: float | None = None
+    softcap: float | None = None
+    n: str = "seen"
+    key_offset: int = 0
+    asks_lse: bool = False
+    asks_entropy: bool = True
     upstream: str = "random"
     small_blocks: bool = True
     threads: int = 1
@@ -166,6 +173,7 @@ def cases(draw: st.DrawFn) -> Case:
     mask = draw(st.sampled_from(MASKS))
     exact = jumps and mask.startswith(("added", "lowest"))  # sums of what is scaled and what is not must not round
     numbers = "ties" if jumps else draw(st.sampled_from(NUMBERS))
+    tellable, asks_entropy = CASES[name].deaf_part() is None, draw(st.booleans())
     features = st.sampled_from([1, 4, 16]) if exact else st.one_of(few, st.sampled_from([16, 64]))
     return Case(
         rule=name,
@@ -183,7 +191,12 @@ def cases(draw: st.DrawFn) -> Case:
         mask=mask,
         window=draw(st.one_of(st.none(), st.integers(1, 50))),
         scale=draw(st.sampled_from([None, 0.0, 0.5, -1.0, *([] if exact else [0.3, 1e-20, -7.0])])),
-        upstream=draw(st.sampled_from(["random", "sum", "transposed", "entropy alone"])),
+        softcap=None if jumps else draw(st.sampled_from([None, None, 0.5, 20.0])),  # tanh makes equal what was not
+        n=draw(st.sampled_from(["seen", "seen", "number", "rows", "heads"])) if tellable else "seen",
+        key_offset=draw(st.one_of(st.just(0), st.integers(-20, 20))),
+        asks_lse=draw(st.booleans()) if softmax_form(CASES[name].map) is not None else False,
+        asks_entropy=asks_entropy,
+        upstream=draw(st.sampled_from(["random", "sum", "transposed", *(["entropy alone"] if asks_entropy else [])])),
         small_blocks=draw(st.booleans()),
         threads=draw(st.integers(1, 2)),
         seed=draw(st.integers(0, 2**20)),
@@ -219,6 +232,8 @@ def inputs(case: Case, dtype: torch.dtype) -> Inputs:
     leaves = [t.to(dtype).requires_grad_() for t in numbers]
     laid = tuple(LAYOUTS[name](t) for name, t in zip(case.layouts, leaves, strict=True))
     options: dict[str, Any] = {"enable_gqa": case.has_heads, "scale": case.scale, "sliding_window": case.window}
+    options |= {"softcap": case.softcap, "n": _n(case, draw), "key_offset": case.key_offset}
+    options |= {"return_lse": case.asks_lse, "return_entropy": case.asks_entropy}
     if case.mask == "causal":
         options["is_causal"] = True
     elif type(mask) is Tensor and mask.is_floating_point():
@@ -288,9 +303,23 @@ def _mask(case: Case, draw: torch.Generator) -> Any:
     return None
 
 
+def _n(case: Case, draw: torch.Generator) -> int | Tensor | None:
+    """n as it is given, if it is."""
+    heads = case.kv_heads * case.groups if case.has_heads else 1
+    drawn = torch.randint(0, 100, (heads, case.length), generator=draw)
+    match case.n:
+        case "number":
+            return int(drawn[0, 0]) + 1
+        case "rows":
+            return drawn[0]
+        case "heads":
+            return drawn if case.has_heads else drawn[0]
+    return None
+
+
 def _seen(case: Case, mask: Any) -> Tensor:
     """(keys,): which keys any row sees."""
-    ahead = torch.arange(case.keys) - torch.arange(case.length)[:, None]
+    ahead = torch.arange(case.keys) - torch.arange(case.length)[:, None] + case.key_offset
     seen = torch.ones(ahead.shape, dtype=torch.bool)
     if case.mask == "lower right":
         ahead = ahead - (case.keys - case.length)
@@ -332,7 +361,7 @@ def check(case: Case) -> list[str]:
         wanted = _results(case, getattr(torch, case.dtype) if overflows else torch.float64, "reference")
         prepared = _prepared(case)
         ran = []
-        for asked in (None, "flash", "sparse", "rows", "reference"):
+        for asked in (None, *routing.ROUTES):
             try:
                 chosen = routing.choose(prepared, asked).name
             except InvalidValue:
@@ -348,27 +377,31 @@ def check(case: Case) -> list[str]:
 
 def _prepared(case: Case) -> Call:
     given = inputs(case, getattr(torch, case.dtype))
-    return prepare(*given.arguments, **given.options, rule=case.made, return_entropy=True)
+    return prepare(*given.arguments, **given.options, rule=case.made)
 
 
 def _results(case: Case, dtype: torch.dtype, route: str | None) -> dict[str, Tensor | None]:
-    """Output, entropy and the gradients of all leaves."""
+    """Output, what else was asked for, and the gradients of all leaves."""
     given = inputs(case, dtype)
-    out, entropy = attention(*given.arguments, **given.options, rule=case.made, return_entropy=True, route=route)
+    made = attention(*given.arguments, **given.options, rule=case.made, route=route)
+    out, *more = made if isinstance(made, tuple) else (made,)
     draw = torch.Generator().manual_seed(case.seed + 1)
     up = torch.randn(out.shape, generator=draw, dtype=torch.float64).to(getattr(torch, case.dtype)).to(dtype)
-    up_entropy = torch.randn(entropy.shape, generator=draw, dtype=torch.float64).to(entropy.dtype)
+    beside = torch.zeros((), dtype=dtype)
+    for each in more:
+        finite = each.masked_fill(each == -torch.inf, 0.0)
+        beside = beside + (finite * torch.randn(each.shape, generator=draw, dtype=torch.float64).to(each.dtype)).sum()
     objective = {
-        "random": (out * up).sum() + (entropy * up_entropy).sum() * 0.1,
-        "sum": out.sum(),
-        "transposed": (out.mT.contiguous() * up.mT.contiguous()).mT.sum(),
-        "entropy alone": entropy.sum(),
-    }[case.upstream]
+        "random": lambda: (out * up).sum() + beside * 0.1,
+        "sum": lambda: out.sum(),
+        "transposed": lambda: (out.mT.contiguous() * up.mT.contiguous()).mT.sum(),
+        "entropy alone": lambda: more[-1].sum(),
+    }[case.upstream]()
     gradients = torch.autograd.grad(objective, given.leaves, allow_unused=True)
     names = ("query", "key", "value", "bias")
-    return {"out": out.detach(), "entropy": entropy.detach()} | {
-        f"gradient of {name}": None if g is None else g for name, g in zip(names, gradients, strict=False)
-    }
+    asked = [name for name, wanted in (("lse", case.asks_lse), ("entropy", case.asks_entropy)) if wanted]
+    found = {"out": out.detach()} | {name: each.detach() for name, each in zip(asked, more, strict=True)}
+    return found | {f"gradient of {name}": None if g is None else g for name, g in zip(names, gradients, strict=False)}
 
 
 def _compare(case: Case, route: str, got: dict[str, Tensor | None], wanted: dict[str, Tensor | None]) -> None:
@@ -380,6 +413,7 @@ def _compare(case: Case, route: str, got: dict[str, Tensor | None], wanted: dict
     kinked = isinstance(case.made.map, KINKED)
     faint = own != torch.float64 or tied or case.is_extreme
     vanishes = faint and not case.made.sums_to_one  # every weight of a row, or all but its rounding
+    asked_for = ("lse", "entropy")
     for name, expected in wanted.items():
         is_gradient = name.startswith("gradient")
         if vanishes and (name == "entropy" or (is_gradient and case.upstream in ("random", "entropy alone"))):
@@ -390,10 +424,10 @@ def _compare(case: Case, route: str, got: dict[str, Tensor | None], wanted: dict
         if expected is None or found is None:
             assert expected is None or not expected.any(), f"{route}: no {name}"
             continue
-        rounding = 0.0 if name == "entropy" else torch.finfo(own).eps
+        rounding = 0.0 if name in asked_for else torch.finfo(own).eps
         scale = expected.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if expected.numel() else 0.0
         tolerance = (error + rounding) * (32 * steepness if is_gradient else 1) * max(1.0, scale)
-        assert found.dtype == (working_dtype(own) if name == "entropy" else own), f"{route}: {name} is {found.dtype}"
+        assert found.dtype == (working_dtype(own) if name in asked_for else own), f"{route}: {name} is {found.dtype}"
         torch.testing.assert_close(
             found.double(),
             expected.double(),

@@ -12,7 +12,7 @@ from undilute.engine.routes.choose import ROUTES
 
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """Inside, the names of the routes that run, in order; one that hands a call on to another shows as both."""
+    """Inside, the names of the routes that run, in order; one that hands its call over shows before the next."""
     names: list[str] = []
 
     def noted(name: str, run: Any) -> Any:
@@ -34,12 +34,9 @@ def watched() -> Iterator[list[str]]:
 
 @contextmanager
 def only(route: str, overflows: bool = False) -> Iterator[None]:
-    """Fails unless just this route runs inside.
-
-    The rows route may run the reference on its blocks; the sparse one hands a step on if its logits ``overflow``.
-    """
+    """Fails unless just this route runs inside; but the sparse one hands a step over if its logits ``overflow``."""
     with watched() as names:
         yield
-    below = {"rows", "reference"} if route == "rows" or (route == "sparse" and overflows) else set()
+    allowed = {route, "rows"} if route == "sparse" and overflows else {route}
     assert names[:1] == [route], f"asked for {route}, ran {names}"
-    assert set(names) <= below | {route}, f"asked for {route}, ran {names}"
+    assert set(names) <= allowed, f"asked for {route}, ran {names}"

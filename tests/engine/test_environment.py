@@ -65,7 +65,7 @@ def test_torchs_settings_survive_success_and_failure(name: str, monkeypatch: pyt
 
     for product in ("bmm", "addmm"):
         monkeypatch.setattr(torch, product, broken)
-    monkeypatch.setattr("undilute.engine.routes.flash._Flash.forward", broken)
+    monkeypatch.setattr("undilute.engine.kernels.flash._Flash.forward", broken)
     with pytest.raises(RuntimeError, match="no"):
         attend(name)
     assert state() == before
@@ -127,7 +127,7 @@ def test_compiled_code_gives_the_same(name: str) -> None:
 
 MEMORY = """
 import sys, torch, undilute as ud
-from undilute.evaluation.memory import extra_memory
+from undilute.evaluation.cost import extra_memory
 torch.set_num_threads(2)
 ud.set_memory_budget(16)
 def run(inputs, rule, backward):

@@ -20,15 +20,15 @@ def test_every_layout_on_every_route(name: str, place: int, layout: str) -> None
     """Tensors that lie in memory in whatever way; the first stride bug hid behind calls that were small."""
     layouts = ["contiguous"] * 3
     layouts[place] = layout
-    shape = {"kv_heads": 2, "groups": 2, "length": 11, "keys": 13, "features": 4, "width": 4}
+    shape = {"kv_heads": 2, "groups": 2, "length": 11, "keys": 13, "features": 4, "width": 4, "asks_entropy": False}
     ran = check(Case(name, numbers="ties" if name == "top-k 2" else "normal", layouts=(*layouts,), **shape))  # type: ignore[arg-type]
-    fast = {"entmax15": {"sparse"}, "top-k 2": {"sparse"}, "sigmoid": set()}.get(name, {"flash"})
-    assert set(ran) == {"rows", "reference"} | fast
+    fast = {"entmax15": {"sparse"}, "top-k 2": {"sparse"}, "sigmoid": set(), "adaptive": {"flash"}}
+    assert set(ran) == {"rows", "reference"} | fast.get(name, {"flash", "sdpa"})
 
 
 def test_it_would_find_a_kernel_that_misreads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hunt has teeth: without the copy that some strides need, it fails and shows a small case."""
-    from undilute.engine.routes import flash
+    from undilute.engine.kernels import flash
 
     monkeypatch.setattr(flash, "readable", lambda t: t)
     with pytest.raises(AssertionError) as found:

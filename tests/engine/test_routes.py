@@ -17,10 +17,11 @@ import undilute as ud
 from tests.cases import RULES, rows, some_mask
 from tests.engine.ran import watched
 from undilute import rules
-from undilute.engine import budget
+from undilute.engine import budget, supports
 from undilute.engine.call import Call, prepare
+from undilute.engine.kernels import flash as flash_kernel
 from undilute.engine.routes import choose as routing
-from undilute.engine.routes import flash, sparse
+from undilute.engine.routes import flash
 from undilute.engine.routes import rows as rows_route
 from undilute.engine.routes.choose import ROUTES
 from undilute.rules import Entmax, Hard, Rule
@@ -36,10 +37,10 @@ PAIRS = [
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks so small that every test crosses their borders."""
-    monkeypatch.setattr(sparse, "ROWS", 5)
-    monkeypatch.setattr(sparse, "TILE", 7)
-    monkeypatch.setattr(sparse, "ROOM", 3)
-    monkeypatch.setattr(flash, "MASKED_ROWS", 6)
+    monkeypatch.setattr(supports, "ROWS", 5)
+    monkeypatch.setattr(supports, "TILE", 7)
+    monkeypatch.setattr(supports, "ROOM", 3)
+    monkeypatch.setattr(flash_kernel, "MASKED_ROWS", 6)
     monkeypatch.setattr(flash, "PART", 1)
     monkeypatch.setattr(rows_route, "FAST_LOGITS", 1)
     monkeypatch.setattr(rows_route, "FAST_ROWS", 5)
@@ -59,10 +60,13 @@ def compare(rule: Rule, route: str, q: Tensor, k: Tensor, v: Tensor, tolerance: 
     results = []
     for each in (route, "reference"):
         inputs = [t.detach().clone().requires_grad_() for t in (q, k, v)]
-        out, entropy = ud.attention(*inputs, **options, rule=rule, return_entropy=True, route=each)
-        up, up_entropy = rows(*out.shape, seed=91).to(out.dtype), rows(*entropy.shape, seed=92).to(entropy.dtype)
-        objective = (out * up).sum() + (0.0 if isinstance(rule.map, Hard) else (entropy * up_entropy).sum())
-        results.append((out, entropy, *torch.autograd.grad(objective, inputs + learned, allow_unused=True)))
+        wanted = {} if route == "sdpa" else {"return_entropy": True}
+        made = ud.attention(*inputs, **options, **wanted, rule=rule, route=each)
+        out, *entropy = made if wanted else (made,)
+        objective = (out * rows(*out.shape, seed=91).to(out.dtype)).sum()
+        if entropy and not isinstance(rule.map, Hard):
+            objective = objective + (entropy[0] * rows(*entropy[0].shape, seed=92).to(entropy[0].dtype)).sum()
+        results.append((out, *entropy, *torch.autograd.grad(objective, inputs + learned, allow_unused=True)))
     for got, expected in zip(*results, strict=True):
         same(got, expected, tolerance)
 
@@ -162,8 +166,10 @@ def test_gradients_reach_learned_parameters(name: str) -> None:
             rule = rules.get(LEARNED[name](t))
             if module.obstacle(prepare(q, k, v, rule=rule)) is not None:
                 break
-            out, entropy = ud.attention(q, k, v, is_causal=True, rule=rule, return_entropy=True, route=each)
-            (out.square().sum() + entropy.sum()).backward()
+            wanted = {} if route == "sdpa" else {"return_entropy": True}
+            made = ud.attention(q, k, v, is_causal=True, rule=rule, route=each, **wanted)
+            out, *entropy = made if wanted else (made,)
+            (out.square().sum() + sum(each.sum() for each in entropy)).backward()
             assert t.grad is not None
             grads.append(t.grad)
         else:
@@ -220,7 +226,7 @@ def test_a_step_with_huge_logits(name: str) -> None:
     for first, hidden, last in ((1e19, 0.0, -1e19), (1.0, 1e19, 2.0), (-1e19, 1e19, -1e19)):
         k = torch.tensor([[first, 0.0], [hidden, 0.0], [last, 0.0]])
         call = prepare(q, k, v, torch.tensor([True, False, True]), scale=1.0, rule=rules.get(name))
-        same(rows_route.run(call)[0], ROUTES["reference"].run(call)[0], 1e-6)
+        same(rows_route.run(call)[0], ROUTES["reference"].run(call).output, 1e-6)
 
 
 @pytest.mark.parametrize("name", ["adaptive", "softmax", "softmax1", "ssmax", "sa-softmax", "hard"])
@@ -230,7 +236,7 @@ def test_rows_whose_products_overflow(name: str, huge: float) -> None:
     q, k, v = rows(2, 40, 8, seed=59).float(), rows(2, 48, 8, seed=60).float(), rows(2, 48, 8, seed=61).float()
     q[:, 3], k[:, 5] = huge, 1e10
     call = prepare(q, k, v, rule=rules.get(name))
-    same(rows_route.run(call)[0], ROUTES["reference"].run(call)[0], 1e-5)
+    same(rows_route.run(call)[0], ROUTES["reference"].run(call).output, 1e-5)
 
 
 def test_a_support_of_everything_and_ties() -> None:
@@ -427,8 +433,9 @@ def test_without_gradients_it_is_the_same(route: str, number: int) -> None:
                     expected = ROUTES["reference"].run(call)
                     with threads(number):
                         got = ROUTES[route].run(call)
-                same(got[0], expected[0], 1e-7)
-                same(got[1], expected[1], 1e-7)
+                same(got.output, expected.output, 1e-7)
+                assert got.entropy is not None
+                same(got.entropy, expected.entropy, 1e-7)
 
 
 CURVES_PER_HEAD = {
@@ -510,6 +517,8 @@ def test_explain_and_choice() -> None:
     assert "dropout" in str(ud.explain(q, q, q, dropout_p=0.1))
     assert "too large" in str(ud.explain(q * 1e25, q, q))
     assert ud.explain(q, q, q, route="rows").reason == "asked for"
+    assert ud.explain(q, q, q, route="rows")._repr_html_() == "<p><b>rows</b>: asked for</p>"
+    assert routing.Route("rows", "1 < 2 & so")._repr_html_() == "<p><b>rows</b>: 1 &lt; 2 &amp; so</p>"
     with pytest.raises(ud.InvalidValue, match="route = 'flash' cannot run this call: the map Entmax"):
         ud.attention(q, q, q, rule="entmax15", route="flash")
     with pytest.raises(ud.UnknownName, match="unknown route 'flsh': did you mean 'flash'"):
@@ -530,7 +539,7 @@ def test_a_users_rule_runs_in_blocks() -> None:
 
         def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
             w = (logits.relu() ** 3 + 1e-3).masked_fill(~visible, 0.0)
-            return rules.rows.divide(w, w.sum(-1, keepdim=True))
+            return rules.masked.divide(w, w.sum(-1, keepdim=True))
 
         def lipschitz(self, n: int) -> float:
             return math.inf
@@ -542,6 +551,6 @@ def test_a_users_rule_runs_in_blocks() -> None:
 def test_blocks_of_a_call_are_its_rows(rule: Rule) -> None:
     q, k, v = (rows(2, 20, 4, seed=31 + i) for i in range(3))
     call: Call = prepare(q, k, v, is_causal=True, sliding_window=6, rule=rule)
-    whole = ROUTES["reference"].run(call)[0]
-    part = ROUTES["reference"].run(replace(call.block(7, 13)))[0]
+    whole = ROUTES["reference"].run(call).output
+    part = ROUTES["reference"].run(replace(call.block(7, 13))).output
     same(part, whole[:, 7:13], 1e-12)

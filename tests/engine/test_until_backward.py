@@ -94,5 +94,5 @@ def test_parametrised_parameters_are_cut_to_some_heads(route: str) -> None:
     with torch.no_grad():
         layer.rule.scale.s.sqrt_()
     parametrize.register_parametrization(layer.rule.scale, "s", Square())
-    rule = layer.rule.heads([1], 2)
+    rule = layer.rule.for_heads([1], 2)
     torch.testing.assert_close(ud.attention(Q[1], K[1], V[1], rule=rule, is_causal=True, route=route), wanted)

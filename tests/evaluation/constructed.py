@@ -1,4 +1,4 @@
-"""Evaluations made by hand, of which it is known what changed."""
+"""Measurements made by hand, of which it is known what changed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from undilute.evaluation.outcome import TASKS, Answer, Cost, Evaluation, Spread
+from undilute.evaluation.cost import Cost
+from undilute.evaluation.measure import Answer, Measurement, Spread
 
+TASKS = ("single", "multi-key", "multi-value", "tracking")
 LENGTHS = (512, 1024)
 
 
@@ -22,7 +24,7 @@ def evaluation(
     haystacks: int = 6,
     seed: int = 0,
     cost: Cost | None = None,
-) -> Evaluation:
+) -> Measurement:
     """``loss`` and ``entropy`` are added to the same random figures; ``right`` is the share of right answers.
 
     Another seed gives other figures with the same means: a change without a difference.
@@ -47,4 +49,4 @@ def evaluation(
         for number in range(haystacks)
         for question in range(4)
     )
-    return Evaluation(label, losses, answers, Spread(np.arange(1, 17), spread, np.full((2, 3, 16), 0.5)), cost)
+    return Measurement(label, losses, answers, Spread(np.arange(1, 17), spread, np.full((2, 3, 16), 0.5)), cost)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tests.evaluation.constructed import LENGTHS, evaluation
+from tests.evaluation.constructed import LENGTHS, TASKS, evaluation
 from undilute.errors import InvalidValue
 from undilute.evaluation.changes import (
     ENTROPY,
@@ -27,7 +27,6 @@ from undilute.evaluation.changes import (
     interval,
     sign_flip,
 )
-from undilute.evaluation.outcome import TASKS
 from undilute.models.text_loss import position_buckets
 
 

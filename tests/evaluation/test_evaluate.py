@@ -1,130 +1,190 @@
-"""An evaluation is its parts, always the same, and refuses what it cannot measure."""
+"""The one door: what ``evaluate`` and ``compare`` return is what their parts measure, and it can be read and kept."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from functools import cache
+import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import transformers
 from numpy.testing import assert_array_equal
 
+import undilute as ud
+from tests.evaluation.test_measure import LENGTH, reader
 from tests.evaluation.tokenizers import PROSE, tokenizer
-from tests.models.attending import SIZES, random_model, tokens
-from undilute.errors import InvalidValue
-from undilute.evaluation.evaluate import evaluate, measure, prepare
-from undilute.evaluation.needles import haystacks, shortest
-from undilute.evaluation.outcome import TASKS, Evaluation
-from undilute.evaluation.recall import answers
-from undilute.evaluation.spread import spread, watching
-from undilute.models.text_loss import losses
+from tests.models.attending import random_model, tokens
+from undilute.errors import InvalidValue, UnknownName
+from undilute.evaluation.changes import changes
+from undilute.evaluation.evaluate import labelled
+from undilute.evaluation.measure import measure, prepare
+from undilute.models.splits import halves, tokenised
+from undilute.report import result_files
 
-LENGTH = 640
-
-
-@cache
-def reader() -> Any:
-    """A random model with room for needles, for the tokenizer of words."""
-    torch.manual_seed(0)
-    sizes = SIZES | {"vocab_size": len(tokenizer("words")), "max_position_embeddings": 1024}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+IDS = tokens(700)
+FAST: dict[str, Any] = {"length": 64, "haystacks": 0, "windows": 2}
+EVIL = "<script>alert('pwned')</script>"
 
 
-def evaluated(**options: Any) -> Evaluation:
-    return evaluate(reader(), tokenizer("words"), PROSE, **{"length": LENGTH, "haystacks": 1} | options)
+@pytest.fixture(scope="module")
+def judged() -> ud.Evaluation:
+    return ud.evaluate(reader(), tokenizer("words"), PROSE, "ssmax", length=LENGTH, haystacks=1, seed=4, name="it")
 
 
-def same(one: Evaluation, other: Evaluation) -> bool:
-    return one.answers == other.answers and bool((one.losses == other.losses).all())
-
-
-def test_the_same_every_time() -> None:
-    one, other = evaluated(label="a"), evaluated(label="b")
-    assert same(one, other)
-    assert_array_equal(one.spread.entropy, other.spread.entropy)
-    assert (one.label, other.label, one.cost) == ("a", "b", None)
-
-
-def test_it_is_its_parts() -> None:
+def test_it_is_its_parts_on_the_second_half(judged: ud.Evaluation) -> None:
     used = tokenizer("words")
-    material = prepare(reader(), used, PROSE, length=LENGTH, windows=3, haystacks=1, seed=4)
-    whole = measure(reader(), material)
-    assert material.windows.shape == (3, LENGTH)
-    assert_array_equal(whole.losses, losses(reader(), material.windows))
-    assert whole.answers == answers(reader(), haystacks(used, PROSE, [LENGTH // 2, LENGTH], 1, seed=4))
-    with watching(reader()) as watched, torch.no_grad():
-        reader()(material.windows[:1])
-    assert_array_equal(whole.spread.entropy, spread(watched).entropy)
-    assert whole.spread.n[-1] == LENGTH
+    material = prepare(reader(), used, halves(tokenised(used, PROSE))[1], length=LENGTH, haystacks=1, seed=4)
+    before = measure(reader(), material)
+    with ud.apply(reader(), "ssmax"):
+        after = measure(reader(), material, "ssmax")
+    for found, expected in zip(judged.measurements, (before, after), strict=True):
+        assert_array_equal(found.losses, expected.losses)
+        assert found.answers == expected.answers
+        assert found.cost is not None
+    assert judged.changes == {"ssmax": changes(before, after, seed=4)}
+    assert judged.settings == {
+        "model": "it",
+        "rules": "ssmax",
+        "plan": "ssmax for 8 of 8 heads of LlamaForCausalLM.",
+        "length": LENGTH,
+        "windows": 2,
+        "needle lengths": (LENGTH // 2, LENGTH),
+        "haystacks in all": 8,
+        "seed": 4,
+    }
 
 
-def test_haystacks_are_as_long_as_there_is_room() -> None:
-    assert shortest(tokenizer("words")) <= LENGTH // 2
-    made = evaluated()
-    assert {answer.length for answer in made.answers} == {LENGTH // 2, LENGTH}  # a quarter is too short
-    assert {answer.task for answer in made.answers} == set(TASKS)
-    assert {answer.length for answer in evaluated(lengths=[500, 400]).answers} == {400, 500}
-    assert evaluated(length=64).answers == ()
-    assert evaluated(haystacks=0).answers == ()
+def test_it_can_be_read(judged: ud.Evaluation) -> None:
+    assert judged.summary().splitlines()[0] == judged.findings[0]
+    assert judged.findings[0].startswith("With ssmax instead of softmax, next-token loss ")
+    assert len(judged.summary().splitlines()) == len(judged.findings)
+    assert repr(judged) == f"Evaluation of 'it': {judged.findings[0]}"
+    frame = judged.frame()
+    assert list(frame["after"]) == [each.after for each in judged.changes["ssmax"]]
+    assert set(judged.frame("recall")["rule"]) == {"softmax", "ssmax"}
+    with pytest.raises(UnknownName, match="unknown table 'recal': did you mean 'recall'"):
+        judged.frame("recal")
 
 
-def test_token_ids_are_read_like_their_text() -> None:
-    used = tokenizer("byte-level")
-    torch.manual_seed(0)
-    sizes = SIZES | {"vocab_size": len(used), "max_position_embeddings": 2048}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
-    ids = torch.tensor(used(PROSE)["input_ids"])
-    options: dict[str, Any] = {"length": 1500, "lengths": [1500], "windows": 1, "haystacks": 1}
-    assert same(evaluate(model, used, PROSE, **options), evaluate(model, used, ids, **options))
+def test_it_can_be_kept(judged: ud.Evaluation, tmp_path: Path) -> None:
+    page, data = judged.save_html(tmp_path / "page.html"), judged.save_json(tmp_path / "data.json")
+    assert "it under ssmax" in page.read_text()
+    result = result_files.from_json(data.read_text())
+    assert result.findings == judged.findings
+    assert len(result.tables["changes"]) == len(judged.frame())
+    judged.save(tmp_path / "all", {tmp_path / "mine.json": "{}"})
+    assert result_files.load(tmp_path / "all").id == "treat"
+    assert ud.Plan.load(tmp_path / "all" / "plan.json").heads == [(i, j) for i in range(2) for j in range(4)]
+    assert (tmp_path / "mine.json").read_text() == "{}"
 
 
-def test_windows_begin_as_the_tokenizer_begins_a_text() -> None:
-    used = tokenizer("marked")
-    torch.manual_seed(0)
-    sizes = SIZES | {"vocab_size": len(used)}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
-    windows = prepare(model, used, PROSE, length=100, windows=4).windows
-    assert windows.shape == (4, 100)
-    assert (windows == used.convert_tokens_to_ids("<s>")).nonzero().tolist() == [[row, 0] for row in range(4)]
+def test_it_shows_itself_in_a_notebook_and_no_name_is_obeyed() -> None:
+    found = ud.evaluate(random_model("llama"), None, IDS, "ssmax", label=EVIL, name=EVIL, **FAST)
+    shown = found._repr_html_()
+    assert "<script" not in shown
+    assert "With &lt;script&gt;" in shown
+    assert shown.count("<tr>") == 1 + len(found.frame())
 
 
-def test_progress_goes_from_nothing_to_all() -> None:
+def test_without_a_treatment_the_model_is_judged_as_it_is(tmp_path: Path) -> None:
+    found = ud.evaluate(reader(), tokenizer("words"), PROSE, length=LENGTH, haystacks=1)
+    (only,) = found.measurements
+    right = 100 * sum(answer.right for answer in only.answers) / len(only.answers)
+    assert found.changes == {}
+    assert found.plans == {}
+    assert f"next-token loss is {only.losses.mean():.3f} nats, and needle recall {right:.1f} % (" in found.findings[0]
+    assert found.findings[-1] == "Measured on 2 windows of 640 tokens and 32 questions about 8 haystacks."
+    assert set(found.tables) == {"loss by position", "recall", "entropy", "cost"}
+    assert list(found.frame()["rule"]) == ["softmax"] * len(found.frame())
+    assert "as it is" in found.save_html(tmp_path / "page.html").read_text()
+    assert "<tbody>" in found._repr_html_()
+
+
+def test_a_model_that_is_treated_already_is_not_called_softmax() -> None:
+    model = random_model("llama")
+    with ud.apply(model, "top-k"):
+        found = ud.evaluate(model, None, IDS, "ssmax", **FAST)
+    assert [each.label for each in found.measurements] == ["the model as it is", "ssmax"]
+    model.set_attn_implementation("undilute:top-k")
+    assert ud.evaluate(model, None, IDS, **FAST).measurements[0].label == "the model as it is"
+
+
+def test_many_are_compared_with_the_same_model(tmp_path: Path) -> None:
+    model, rule = random_model("llama"), ud.rules.get("top-k", k=3)
+    with ud.apply(model, {"layers.1.*": "ssmax"}) as treated:
+        path = treated.plan.save(tmp_path / "my-plan.json")
+    before = model(IDS[None, :50]).logits
+    given = {"adaptive": "adaptive", "mine": rule, "plan": str(path)}
+    found = ud.compare(model, None, IDS, given, **FAST)
+    assert torch.equal(model(IDS[None, :50]).logits, before)
+    assert list(found.changes) == list(given)
+    assert found.settings["rules"] == ("softmax", "adaptive", "mine", "plan")
+    assert found.findings[0].startswith("Compared with softmax, next-token loss ")
+    assert found.plans == {}
+    for label, each in given.items():
+        alone = ud.evaluate(model, None, IDS, each, **FAST).measurements[1]
+        (same,) = [one for one in found.measurements if one.label == label]
+        assert_array_equal(same.losses, alone.losses)
+    listed = ud.compare(model, None, IDS, [str(path), rule, {"layers.0.*": "ssmax"}], **FAST)
+    assert list(listed.changes) == ["my-plan", "Rule", "ssmax for layers.0.*"]
+
+
+def test_what_fits_a_treatment_is_called_when_its_turn_comes_and_judged_by_the_other_half() -> None:
+    model, ids = random_model("llama"), tokens(900)
+    options = FAST | {"length": 128}
+    fit = partial(ud.calibrate, rule="ssmax", length=128, reference=32)
     seen: list[tuple[float, str]] = []
-    evaluated(on_progress=lambda share, doing: seen.append((share, doing)))
+    found = ud.compare(
+        model, None, ids, {"ssmax": "ssmax", "fitted": fit}, on_progress=lambda *each: seen.append(each), **options
+    )
+    plan = fit(model, None, ids)
+    assert found.plans["plan-ssmax.json"].to_json() == plan.to_json()
+    again = ud.evaluate(model, None, ids, plan, **options)
+    assert found.changes["fitted"][0].after == again.changes["ssmax, calibrated at 128 tokens"][0].after
+    assert not any("another text" in each for each in (*found.findings, *again.findings))
+    elsewhere = ud.evaluate(model, None, ids.flip(0), plan, **options)
+    assert elsewhere.findings[2].startswith("The plan was fitted to another text: ")
     shares = [share for share, _ in seen]
     assert shares == sorted(shares)
-    assert (shares[0], shares[-1]) == (0.0, 1.0)
-    assert len(seen) == 2 + 2 * len(TASKS) + 1
-    assert seen[1][1] == "loss, window 2 of 2"
-    assert seen[2][1] == "needles, single at 320 tokens"
+    assert 0.0 < shares[0] < shares[-1] == 1.0
+    assert [doing for _, doing in seen if doing.startswith("fitting fitted: ")]
+    assert [doing for _, doing in seen][-2:] == ["measuring time and memory", "done"]
 
 
-def test_the_length_is_what_the_model_reads() -> None:
-    model = random_model("gpt2")
-    assert evaluate(model, None, tokens(500), haystacks=0).losses.shape == (2, model.config.n_positions - 1)
-    with pytest.raises(InvalidValue, match="length = 65: GPT2LMHeadModel reads at most 64 tokens"):
-        evaluate(model, None, tokens(500), haystacks=0, length=65)
-    with pytest.raises(InvalidValue, match="length = 2,000: LlamaForCausalLM reads at most 1,024 tokens"):
-        evaluated(lengths=[400, 2000])
+def test_names_of_treatments() -> None:
+    assert list(labelled(["softmax", "softmax.json", Path("a/x.json"), Path("b/x.json"), partial(ud.calibrate)])) == [
+        "softmax as a rule",
+        "softmax.json",
+        "a/x.json",
+        "b/x.json",
+        "calibrate",
+    ]
+    with pytest.raises(InvalidValue, match="two of them have the same name"):
+        labelled([ud.rules.get("top-k"), ud.rules.get("ssmax")])
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="the text has 100 tokens: 2 windows of 640 need 1,280"):
-        evaluate(reader(), None, tokens(100), length=LENGTH, haystacks=0)
-    with pytest.raises(InvalidValue, match="text holds token ids from 7 to 99999: LlamaForCausalLM knows 0 to"):
-        evaluate(reader(), None, torch.full((2000,), 7).index_fill(0, torch.tensor([5]), 99_999), length=LENGTH)
-    with pytest.raises(InvalidValue, match="needed to hide needles"):
-        evaluate(reader(), None, tokens(2000), length=LENGTH)
-    with pytest.raises(InvalidValue, match="seed = -1"):
-        evaluated(seed=-1)
-    with pytest.raises(InvalidValue, match="needle length = 100: must be at least"):
-        evaluated(lengths=[100])
-    with pytest.raises(InvalidValue, match="BertModel predicts no next token"):
-        evaluate(random_model("bert"), None, tokens(500), length=64, haystacks=0)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "treatments is empty"),
+        ("ssmax", "treatments = 'ssmax': must be a list of treatments"),
+        ({"softmax": "ssmax"}, "'softmax' is what the untreated model is called"),
+        ({"a": {"layers.9.*": "ssmax"}}, r"a: no head matches 'layers\.9\.\*'"),
+        ({"a": 3.5}, "a: treatment = 3.5: must be a rule"),
+        ({"a": ud.rules.TopK}, "a: treatment = .*must be a rule"),
+        ({"a": partial(ud.calibrate, rule="top-k")}, "a: rule = 'top-k' has no parameter that is fitted"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_and_the_model_left_alone(given: Any, message: str) -> None:
+    model = random_model("llama")
+    before = model(IDS[None, :50]).logits
+    with pytest.raises(InvalidValue, match=message):
+        ud.compare(model, None, IDS, given, **FAST)
+    assert torch.equal(model(IDS[None, :50]).logits, before)
 
 
-def test_answers_are_plain_data() -> None:
-    answer = asdict(evaluated().answers[0])
-    assert [type(value) for value in answer.values()] == [str, int, float, int, int, float, float, float]
+def test_the_data_are_plain(judged: ud.Evaluation, tmp_path: Path) -> None:
+    content = json.loads(judged.save_json(tmp_path / "data.json").read_text())
+    assert content["id"] == "treat"
+    assert content["settings"]["needle lengths"] == [LENGTH // 2, LENGTH]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.evaluation.constructed import TASKS
 from tests.models.attending import VOCABULARY, random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.evaluation.needles import Haystack, Question
-from undilute.evaluation.outcome import TASKS, Answer
-from undilute.evaluation.recall import answers
+from undilute.evaluation.haystacks import Haystack, Question
+from undilute.evaluation.measure import Answer, answers
 
 KINDS = ("llama", "gpt2", "gemma3", "mistral", "qwen2", "gemma2", "gpt-oss")
 

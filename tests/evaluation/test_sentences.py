@@ -8,11 +8,12 @@ import pytest
 
 from tests.evaluation.constructed import evaluation
 from undilute.evaluation.changes import changes
-from undilute.evaluation.outcome import Cost, Evaluation
+from undilute.evaluation.cost import Cost
+from undilute.evaluation.measure import Measurement
 from undilute.evaluation.sentences import beats_guessing, findings
 
 
-def said(before: Evaluation, after: Evaluation) -> list[str]:
+def said(before: Measurement, after: Measurement) -> list[str]:
     return findings(before, after, changes(before, after))
 
 
@@ -68,7 +69,7 @@ def test_answers_like_guesses_are_called_so() -> None:
     before, after = evaluation(right=0.25), evaluation("ssmax", right=0.3)
     guesses = [sentence for sentence in said(before, after) if "cannot be told from guesses" in sentence]
     assert len(guesses) == 4
-    assert "Answers in variable tracking cannot be told from guesses" in guesses[-1]
+    assert "Answers in tracking cannot be told from guesses" in guesses[-1]
     assert "25 % by guessing" in guesses[0]
     assert not [each for each in said(evaluation(), after) if "guess" in each]
     assert beats_guessing(evaluation().answers)

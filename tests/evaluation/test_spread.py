@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from tests.models.attending import dense_layers, random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.evaluation.spread import _stacked, spread, watching
+from undilute.evaluation.measure import _stacked, spread, watching
 from undilute.rules.entropy import entropy
 
 

@@ -84,7 +84,7 @@ def report_to(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_numbers_reach_the_history_and_the_reporters_at_the_right_steps(tmp_path: Path, report_to: str) -> None:
     trainer = trainer_of(gpt2(), tmp_path, report_to=report_to, max_steps=7)
-    trainer.add_callback(DilutionCallback(every=3))
+    trainer.add_callback(DilutionCallback(trainer, every=3))
     trainer.train()
     in_history = {entry["step"]: entry for entry in trainer.state.log_history if KEYS & set(entry)}
     reported = {step: logs for step, logs in Reporter.reports if KEYS & set(logs)}
@@ -99,7 +99,7 @@ def test_the_other_logs_and_the_weights_stay_the_same(tmp_path: Path, report_to:
     def run(every: int | None, **options: Any) -> tuple[list[tuple[int, Any]], dict[str, Tensor]]:
         trainer = trainer_of(gpt2(), tmp_path, report_to=report_to, eval_strategy="steps", eval_steps=3, **options)
         if every:
-            trainer.add_callback(DilutionCallback(every=every))
+            trainer.add_callback(DilutionCallback(trainer, every=every))
         trainer.train()
         kept = ("loss", "grad_norm", "learning_rate", "eval_loss")
         logs = [(step, {key: logs[key] for key in kept if key in logs}) for step, logs in Reporter.reports]
@@ -116,7 +116,7 @@ def test_the_other_logs_and_the_weights_stay_the_same(tmp_path: Path, report_to:
 def test_the_numbers_are_those_of_the_steps_first_pass(tmp_path: Path, options: dict[str, Any]) -> None:
     model, passes = gpt2(dropout=0.0), Passes()
     trainer = trainer_of(model, tmp_path, eval_strategy="steps", eval_steps=2, **options)
-    callback = DilutionCallback(every=2, rows=8, per_layer=True)
+    callback = DilutionCallback(trainer, every=2, rows=8, per_layer=True)
     trainer.add_callback(callback)
     trainer.add_callback(passes)
     hook = model.register_forward_pre_hook(passes.keep, with_kwargs=True)
@@ -146,8 +146,9 @@ def test_between_the_measured_passes_the_model_is_untouched(tmp_path: Path) -> N
         def on_prediction_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
             assert is_plain(model)
 
-    model, callback, watch = gpt2(), DilutionCallback(every=3), Watch()
+    model, watch = gpt2(), Watch()
     trainer = trainer_of(model, tmp_path, eval_strategy="steps", eval_steps=3)
+    callback = DilutionCallback(trainer, every=3)
     trainer.add_callback(callback)
     trainer.add_callback(watch)
     trainer.train()
@@ -169,7 +170,7 @@ def test_a_step_that_fails_leaves_the_model_as_it_was(tmp_path: Path, error: typ
     model = gpt2()
     hooks: list[Any] = []
     trainer = trainer_of(model, tmp_path)
-    trainer.add_callback(DilutionCallback(every=2))
+    trainer.add_callback(DilutionCallback(trainer, every=2))
     trainer.add_callback(FailsLater())
     with pytest.raises(error):
         trainer.train()
@@ -189,7 +190,7 @@ def test_a_step_that_fails_before_its_pass_gives_the_next_pass_back(tmp_path: Pa
     wrapped = model.forward
     model.forward = wrapper = lambda *args, **kwargs: wrapped(*args, **kwargs)  # such as accelerate's
     trainer = trainer_of(model, tmp_path)
-    trainer.add_callback(DilutionCallback(every=1))
+    trainer.add_callback(DilutionCallback(trainer, every=1))
     trainer.add_callback(FailsFirst())
     with contextlib.suppress(RuntimeError):
         trainer.train()
@@ -206,7 +207,7 @@ def test_a_compiled_model_is_measured_and_not_compiled_again(tmp_path: Path) -> 
         torch._dynamo.utils.counters.clear()
         trainer = trainer_of(gpt2(), tmp_path, torch_compile=True, torch_compile_backend="eager", max_steps=4)
         if every:
-            trainer.add_callback(DilutionCallback(every=every))
+            trainer.add_callback(DilutionCallback(trainer, every=every))
         trainer.train()
         steps = [entry["step"] for entry in trainer.state.log_history if KEYS & set(entry)]
         return torch._dynamo.utils.counters["stats"]["unique_graphs"], steps
@@ -224,7 +225,7 @@ def test_a_step_that_never_calls_the_model_warns(tmp_path: Path) -> None:
 
     model = gpt2()
     trainer = trainer_of(model, tmp_path, Elsewhere, max_steps=3)
-    trainer.add_callback(DilutionCallback(every=2))
+    trainer.add_callback(DilutionCallback(trainer, every=2))
     with pytest.warns(UserWarning, match="step 2 was not measured: it never called GPT2LMHeadModel"):
         trainer.train()
     assert is_plain(model)
@@ -238,13 +239,32 @@ def test_a_step_that_never_calls_the_model_warns(tmp_path: Path) -> None:
         ({"every": "often"}, "every = 'often': must be a whole number"),
     ],
 )
-def test_bad_input_is_refused(options: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ud.InvalidValue, match=message):
-        DilutionCallback(**options)
+        DilutionCallback(trainer_of(gpt2(), tmp_path), **options)
+
+
+def test_a_callback_must_know_whose_logs_to_write() -> None:
+    with pytest.raises(ud.InvalidValue, match="trainer is a int: must be the Trainer whose logs the numbers go to"):
+        DilutionCallback(100)  # type: ignore[arg-type]
+
+
+def test_a_subclass_that_logs_more_of_its_own_is_not_asked_to(tmp_path: Path, report_to: str) -> None:
+    """TRL's Trainers add what they have gathered since the last log to the next, and forget it."""
+
+    class Gathers(Trainer):
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            super().log(logs | {"gathered": 1.0}, *args, **kwargs)
+
+    trainer = trainer_of(gpt2(), tmp_path, Gathers, report_to=report_to)
+    trainer.add_callback(DilutionCallback(trainer, every=2))
+    trainer.train()
+    assert [step for step, logs in Reporter.reports if KEYS & set(logs)] == [2, 4, 6]
+    assert all(("gathered" in logs) == (not KEYS & set(logs)) for _, logs in Reporter.reports)
 
 
 def test_copies_in_threads_are_refused_before_the_first_step(tmp_path: Path) -> None:
     trainer = trainer_of(gpt2(), tmp_path)
     trainer.args._n_gpu = 2  # as on a machine with two GPUs
     with pytest.raises(ud.InvalidValue, match="in threads on 2 GPUs"):
-        DilutionCallback().on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
+        DilutionCallback(trainer).on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)

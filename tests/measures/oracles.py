@@ -73,7 +73,7 @@ class Row:
         return self.p * self.kept
 
     @property
-    def beside_sink(self) -> Row:
+    def without_sink(self) -> Row:
         rest = ~self.is_sink
         return replace(
             self, z=self.z[rest], key=self.key[rest], is_sink=self.is_sink[rest], x=self.x[rest], outside=-math.inf
@@ -210,8 +210,8 @@ def expected_distance(row: Row, *, upper: bool) -> float:
     return (1 - N / n) * total
 
 
-def beside_sink(oracle: Oracle) -> Oracle:
-    return lambda row: oracle(row.beside_sink)
+def without_sink(oracle: Oracle) -> Oracle:
+    return lambda row: oracle(row.without_sink)
 
 
 ORACLES: dict[str, Oracle] = {
@@ -227,7 +227,7 @@ ORACLES: dict[str, Oracle] = {
     "top_weight_doubled": lambda row: multiplied(row, 2.0),
     "top_weight_quadrupled": lambda row: multiplied(row, 4.0),
 }
-ORACLES |= {f"{name}_beside_sink": beside_sink(oracle) for name, oracle in ORACLES.items()}
+ORACLES |= {f"{name}_without_sink": without_sink(oracle) for name, oracle in ORACLES.items()}
 ORACLES |= {
     "sink_share": sink_share,
     "logit_spread": logit_spread,
@@ -266,7 +266,7 @@ def tolerance(name: str, row: Row, eps: float, *, cancelling: bool = False) -> f
     """
     reach = 0.0 if math.isnan(row.reach) else row.reach
     share = 2 * eps * (1 + min(logit_spread(row), 750.0) + row.n + reach)
-    stem = name.removesuffix("_beside_sink")
+    stem = name.removesuffix("_without_sink")
     if stem in ("logit_spread", "lead", "spread_bound"):
         return 4 * eps * float(np.abs(row.z).max(initial=0.0) + reach)
     if stem in ("distance", "expected_distance", "expected_distance_upper", "distance_bound"):

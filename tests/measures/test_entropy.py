@@ -6,8 +6,9 @@ import math
 
 import torch
 
+import undilute
 from tests.cases import rows, some_mask
-from undilute.measures import entropy, entropy_of_logits
+from undilute.measures import entropy, entropy_of_logits, registry
 
 
 def test_both_ways_agree_with_the_definition() -> None:
@@ -42,3 +43,10 @@ def test_gradients() -> None:
     entropy(sparse).backward()
     assert sparse.grad is not None
     assert sparse.grad.isfinite().all()
+
+
+def test_the_function_is_not_hidden_by_the_file_of_its_name() -> None:
+    """Python makes a file that is imported an attribute of its folder: it must be imported before the function."""
+    registry.every()
+    assert undilute.measures.entropy is entropy
+    assert undilute.measures.entropy_of_logits is entropy_of_logits

@@ -14,6 +14,7 @@ from tests.measures.oracles import ORACLES, Row, deviation, tolerance
 from undilute import theory
 from undilute.measures import registry
 from undilute.measures.attention_rows import Rows, Settings
+from undilute_papers.theory import distance, separability
 
 HEADS, KEY_HEADS, KEYS, FEATURES = 4, 2, 14, 6
 MEASURES = registry.every()
@@ -220,18 +221,18 @@ def test_selection_measures_are_the_theorys(case: str) -> None:
     x = rows.x.repeat_interleave(heads // rows.x.shape[0], 0)[:, None]  # (heads, 1, keys, features)
     p, top = rows.probabilities, rows.settings.top
     visible = None if rows.visible is None else rows.visible.expand(p.shape)
-    expected = theory.distance.expected_distance(p, x, top, visible)
-    selected = theory.distance.top_set(p, top, visible)
+    expected = distance.expected_distance(p, x, top, visible)
+    selected = distance.top_set(p, top, visible)
     theirs = {
-        "distance": theory.distance.selection_distance(p, x, selected, visible),
+        "distance": distance.selection_distance(p, x, selected, visible),
         "expected_distance": expected.lower,
         "expected_distance_upper": expected.upper,
-        "separable_fraction": theory.separability.separable_fraction(p, x, top, visible=visible).fraction,
+        "separable_fraction": separability.separable_fraction(p, x, top, visible=visible).fraction,
         "jacobian_norm": theory.jacobian.spectral_norm(p, visible=visible),
     }
     for name, values in theirs.items():
         assert torch.allclose(MEASURES[name].compute(rows), values, rtol=1e-9), name
-    bound = theory.distance.top_distance_bound(p, x, top, visible)
+    bound = distance.top_distance_bound(p, x, top, visible)
     assert (MEASURES["distance_bound"].compute(rows) >= bound * (1 - 1e-9)).all()
 
 

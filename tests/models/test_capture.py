@@ -36,8 +36,9 @@ from tests.models.attending import (
 from undilute.errors import InvalidValue, UnknownName
 from undilute.measures import registry
 from undilute.measures.attention_rows import Settings
-from undilute.models import LayerSample, capture, intercept
+from undilute.models import LayerSample, capture
 from undilute.models.capture import sampled
+from undilute.models.watch import OURS as PREFIX
 
 SETTINGS = Settings(top=3, sinks=1, recent=4)
 COUNTS: dict[str, Any] = {"top": 3, "sinks": 1, "recent": 4}
@@ -266,7 +267,7 @@ def state(model: Any) -> tuple[Any, ...]:
     return (
         configs,
         hooks,
-        [{name: each[name] for name in each if not name.startswith(intercept.OURS)} for each in known],
+        [{name: each[name] for name in each if not name.startswith(PREFIX)} for each in known],
     )
 
 

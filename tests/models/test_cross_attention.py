@@ -246,7 +246,7 @@ def test_a_verdict_is_not_made_of_what_has_no_meaning(tmp_path: Path) -> None:
     cross = [layer.index for layer in found.layers if layer.is_cross]
     assert [found.layers[index].name for index in cross] == [NAMES["bart"]]
     for head in found.heads:
-        is_known = not np.isnan(head.medians["recent_share_beside_sink"])
+        is_known = not np.isnan(head.medians["recent_share_without_sink"])
         assert is_known == (head.layer not in cross)
         assert np.isfinite(head.gamma)
         assert np.isfinite(head.top_target)

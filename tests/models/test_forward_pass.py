@@ -12,7 +12,7 @@ import undilute as ud
 from tests.models.architectures import built
 from tests.models.attending import tokens
 from undilute.errors import InvalidValue
-from undilute.evaluation.evaluate import evaluate
+from undilute.evaluation import evaluate
 from undilute_papers.reproduction.attended import each_layer
 
 IDS = tokens(400)

@@ -19,7 +19,7 @@ from undilute.models.head_rules import HeadRules
 from undilute.models.implementations import register_with_transformers
 from undilute.rules.base import Rule
 
-ENTROPY = ["entropy", "top_weight", "sink_share", "top_weight_beside_sink", "logit_spread", "spread_bound"]
+ENTROPY = ["entropy", "top_weight", "sink_share", "top_weight_without_sink", "logit_spread", "spread_bound"]
 
 
 def weights_of(model: Any, ids: Tensor, rule: Rule, mask: Tensor | None = None) -> list[Tensor]:
@@ -58,7 +58,7 @@ def test_a_treated_model_is_measured_with_its_own_weights(kind: str, name: str) 
         sink = (w[..., 0] + (1 - mass[..., 0]).clamp(min=0)).numpy()
         np.testing.assert_allclose(layer.measures["sink_share"], sink, atol=1e-9)
         rest = w[..., 1:].amax(-1) / w[..., 1:].sum(-1).clamp(min=1e-300)
-        np.testing.assert_allclose(layer.measures["top_weight_beside_sink"], rest, atol=1e-7)
+        np.testing.assert_allclose(layer.measures["top_weight_without_sink"], rest, atol=1e-7)
 
 
 @pytest.mark.parametrize("outer", ["apply", "capture"])

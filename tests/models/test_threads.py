@@ -17,7 +17,8 @@ from transformers import AttentionInterface
 import undilute as ud
 from tests.models.attending import random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.models import capture, intercept
+from undilute.models import capture
+from undilute.models.watch import _standing
 
 THREADS, SECONDS = 6, 1.5
 
@@ -158,4 +159,4 @@ def test_names_are_used_again() -> None:
         with capture(model):
             pass
     assert len(AttentionInterface._global_mapping) == before
-    assert not intercept._watchers
+    assert not _standing

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from docs.tables import experiments as experiment_markdown
+from docs.tables import experiments
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -393,7 +393,7 @@ def test_the_table_for_the_docs() -> None:
     """Read from a result's own table: means with the argmax, the spread of the seeds at the longest length shown."""
     means = Outcomes([*FOUND, outcome("ssmax", 0, {"ssmax": (50, 40, 30)})], 64).lines()
     result = Result("length-generalisation", {}, [], [], {"means": means}, [])
-    lines = experiment_markdown.lengths(result, "recall", (64, 256)).splitlines()
+    lines = experiments.lengths(result, "recall", (64, 256)).splitlines()
     assert lines[0] == "| recall | 64 | 256 | seeds at 256 | seeds that train |"
     assert lines[2:] == [
         "| softmax | 98.0 (70.0) | 25.0 (70.0) | 20.0 to 30.0 | 3 of 3 |",

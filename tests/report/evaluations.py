@@ -1,4 +1,4 @@
-"""Evaluations for tests of reports: made up, so that what is better, worse or neither is known."""
+"""Measurements for tests of reports: made up, so that what is better, worse or neither is known."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from undilute.evaluation.outcome import TASKS, Answer, Cost, Evaluation, Spread
+from undilute.evaluation.cost import Cost
+from undilute.evaluation.measure import Answer, Measurement, Spread
 
+TASKS = ("single", "multi-key", "multi-value", "tracking")
 LENGTHS = (512, 1024, 2048)
 HAYSTACKS, QUESTIONS = 4, 5
 
 
 def evaluation(
     label: str = "softmax", *, loss: float = 0.0, right: float = 0.5, entropy: float = 3.0, seed: int = 0
-) -> Evaluation:
+) -> Measurement:
     """A model that reads two windows of 512 tokens and answers 240 questions.
 
     Parameters
@@ -46,7 +48,7 @@ def evaluation(
     )
     n = np.array([16, 64, 256, 512])
     wide = entropy + 0.1 * np.log(n) + 0.01 * shared.random((2, 3, 4))
-    return Evaluation(label, losses, answers, Spread(n, wide, np.exp(-wide)), Cost(512, 2.0, 0.25, 100.0))
+    return Measurement(label, losses, answers, Spread(n, wide, np.exp(-wide)), Cost(512, 2.0, 0.25, 100.0))
 
 
 BEFORE = evaluation()

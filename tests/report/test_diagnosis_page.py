@@ -260,7 +260,7 @@ def test_points_and_forecast_lie_where_the_numbers_say(page: Page, data: dict[st
         "all => all.map(p => [p.cx.baseVal.value, p.cy.baseVal.value])"
     )
     x, y = np.array(circles).T
-    n, top = np.log(layer["n"]), np.log(head["points"]["top_weight_beside_sink"])
+    n, top = np.log(layer["n"]), np.log(head["points"]["top_weight_without_sink"])
     across, up = np.polyfit(n, x, 1), np.polyfit(top, y, 1)
     assert np.abs(np.polyval(across, n) - x).max() < 0.1
     assert np.abs(np.polyval(up, top) - y).max() < 0.1

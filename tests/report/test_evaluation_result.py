@@ -10,29 +10,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.report.evaluations import BARE, BEFORE, BETTER, HAYSTACKS, LENGTHS, QUESTIONS, SAME, WORSE, evaluation
+from tests.report.evaluations import BARE, BEFORE, BETTER, HAYSTACKS, LENGTHS, QUESTIONS, SAME, TASKS, WORSE, evaluation
 from tests.report.results import EVIL
 from tests.report.test_result_page import Elements
 from undilute.evaluation.changes import changes
-from undilute.evaluation.outcome import TASKS, Cost, Evaluation
-from undilute.evaluation.sentences import findings
-from undilute.report import evaluation_figures as figures
+from undilute.evaluation.cost import Cost
+from undilute.evaluation.measure import Measurement
+from undilute.evaluation.result import DEPTHS, Evaluation, at_depth
 from undilute.report import result_files as experiment_files
 from undilute.report import result_page as experiment_page
-from undilute.report.evaluation_result import compared, treated
 from undilute.report.result import Chart, HeatMap, Result
 
 
-def treat(after: Evaluation, before: Evaluation = BEFORE) -> Result:
-    found = changes(before, after)
-    settings = {"model": "smollm2", "rules": after.label}
-    return treated(before, after, found, findings(before, after, found), settings=settings, command="undilute treat")
+def treat(after: Measurement, before: Measurement = BEFORE, model: str = "smollm2") -> Result:
+    settings = {"model": model, "rules": after.label}
+    found = {after.label: changes(before, after)}
+    return Evaluation("treat", [before, after], found, {}, [], settings, command="undilute treat").report()
 
 
-def compare(*others: Evaluation, before: Evaluation = BEFORE) -> Result:
+def compare(*others: Measurement, before: Measurement = BEFORE, model: str = "smollm2") -> Result:
     found = {each.label: changes(before, each) for each in others}
-    settings = {"model": "smollm2", "rules": (before.label, *found)}
-    return compared([before, *others], found, settings=settings, command="undilute compare")
+    settings = {"model": model, "rules": (before.label, *found)}
+    return Evaluation("compare", [before, *others], found, {}, [], settings, command="undilute compare").report()
 
 
 def heat_map(result: Result, name: str) -> HeatMap:
@@ -107,8 +106,8 @@ def test_recall_is_the_share_of_right_answers() -> None:
 
 
 def test_depths_hold_every_answer_once() -> None:
-    assert sum(len(figures.at_depth(BEFORE, *depth)) for depth in figures.DEPTHS) == len(BEFORE.answers)
-    assert len(figures.at_depth(BEFORE, 0.8, 1.0)) == len(BEFORE.answers) // QUESTIONS
+    assert sum(len(at_depth(BEFORE, *depth)) for depth in DEPTHS) == len(BEFORE.answers)
+    assert len(at_depth(BEFORE, 0.8, 1.0)) == len(BEFORE.answers) // QUESTIONS
 
 
 def test_every_change_is_in_the_table_with_its_verdict() -> None:
@@ -153,7 +152,7 @@ def test_one_window_of_one_run_has_no_interval() -> None:
 def test_the_answer_names_every_rule_by_its_verdict() -> None:
     verdicts = "is better under ssmax, and is worse under top-k, and shows no clear difference under adaptive"
     answer = compare(BETTER, WORSE, SAME).findings[0]
-    assert answer == f"Beside softmax, next-token loss {verdicts}; needle recall {verdicts}."
+    assert answer == f"Compared with softmax, next-token loss {verdicts}; needle recall {verdicts}."
 
 
 def test_a_comparison_of_worse_rules_calls_none_of_them_better() -> None:
@@ -222,10 +221,7 @@ def test_a_result_comes_back_from_its_file_and_is_all_on_its_page(result: Result
 
 def test_names_that_try_to_break_out_are_only_shown() -> None:
     after = replace(BETTER, label=EVIL)
-    found = changes(BEFORE, after)
-    settings = {"model": EVIL, "rules": EVIL}
-    one = treated(BEFORE, after, found, findings(BEFORE, after, found), settings=settings, command=EVIL)
-    for result in (one, replace(compare(after), settings=settings)):
+    for result in (replace(treat(after, model=EVIL), command=EVIL), compare(after, model=EVIL)):
         page = Elements(experiment_page.page([result]))
         assert f"{EVIL} under {EVIL}" in page.text or f"Rules compared on {EVIL}" in page.text
         assert not any("pwned" in script for script in page.scripts)

@@ -12,7 +12,7 @@ from tests.papers.report.test_experiment_text import shown
 from tests.report.evaluations import BARE, BEFORE, BETTER, SAME, WORSE, evaluation
 from tests.report.results import EVIL
 from tests.report.test_evaluation_result import compare, treat
-from undilute.evaluation.outcome import Evaluation, Spread
+from undilute.evaluation.measure import Measurement, Spread
 from undilute.report.evaluation_text import terminal
 from undilute.report.result import Result
 
@@ -31,7 +31,7 @@ def test_the_verdict_comes_first_and_no_finding_is_missing(result: Result) -> No
 
 
 @pytest.mark.parametrize(("after", "sign"), [(BETTER, "✓"), (WORSE, "✗"), (SAME, "○")])
-def test_every_change_of_one_rule_has_a_line_with_its_verdict(after: Evaluation, sign: str) -> None:
+def test_every_change_of_one_rule_has_a_line_with_its_verdict(after: Measurement, sign: str) -> None:
     text = shown(*terminal(treat(after)))
     assert line(text, "next-token loss, nats").rstrip().endswith(sign)
     assert line(text, "needle recall at 2,048 tokens, %").rstrip().endswith(sign)

@@ -383,7 +383,7 @@ def test_weights_are_not_returned_and_other_kinds_are_refused() -> None:
         (ud.rules.Rule(ud.nn.LearnablePowLogLength(32, 4)), "computed from the layer's input.*cannot decode"),
         (ud.rules.PowLogLength(beta=torch.ones(1, 4, 24, 1), gamma=1.0), "rows of one input, so it cannot decode"),
         (ud.rules.LogLength(s=torch.ones(3)), r"s has shape \(3,\)"),
-        (3.5, "must be a rule's name, a Rule, a Map or a Scale"),
+        (3.5, "treatment = 3.5: must be a rule, {pattern: rule}, a plan or the path of one"),
     ],
 )
 def test_what_cannot_be_applied_leaves_the_model_untouched(treatment: Any, message: str) -> None:
@@ -419,7 +419,7 @@ def test_a_plan_for_another_model_is_refused(tmp_path: Path) -> None:
     ):
         ud.apply(model, path)
     assert model.config._attn_implementation == "sdpa"
-    for text, message in (("{", "not JSON"), ("[]", "schema is None"), ('{"schema": "undilute.plan/1"}', "incomplete")):
+    for text, message in (("{", "not JSON"), ("[]", "schema is None"), ('{"schema": "undilute.plan/1"}', "is missing")):
         path.write_text(text)
         with pytest.raises(InvalidValue, match=f"cannot read the plan .*{message}"):
             ud.apply(model, path)

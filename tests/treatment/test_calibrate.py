@@ -14,8 +14,8 @@ import undilute as ud
 from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, random_model, tokens
 from undilute.errors import InvalidValue, UnknownName
-from undilute.models.intercept import intercepted
 from undilute.models.text_loss import losses
+from undilute.models.watch import watch
 from undilute.rules import EntropyAdaptive, EntropyCurve, LogLength, LogN
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import _gated, gate_slopes, selected
@@ -81,9 +81,9 @@ def test_rows_are_measured_as_the_model_has_them() -> None:
     model, ids = random_model("llama"), tokens(1, 96)
     for hold in ("top", "entropy"):
         layer = sharpened(model, ids, hold, lambda _: None)[0]  # type: ignore[arg-type]
-        with ud.capture(model, rows=128, measures=["entropy", "top_weight_doubled_beside_sink"]) as c, torch.no_grad():
+        with ud.capture(model, rows=128, measures=["entropy", "top_weight_doubled_without_sink"]) as c, torch.no_grad():
             model(ids)
-        doubled = c.layers[0].measures["top_weight_doubled_beside_sink"]
+        doubled = c.layers[0].measures["top_weight_doubled_without_sink"]
         if hold == "top":
             seen = layer.n > 2
             wanted = np.log(doubled[:, seen]) - np.log1p(-doubled[:, seen])
@@ -120,7 +120,7 @@ def test_the_slope_of_a_gate_is_that_of_the_loss() -> None:
     def loss(layer: int, head: int, gate: float) -> float:
         gates = {name: torch.zeros(4, dtype=torch.float64) for name in rules}
         gates[plan.layers[layer].name][head] = gate
-        with torch.no_grad(), intercepted(model, _gated(model, rules, gates)):
+        with torch.no_grad(), watch(model, _gated(rules, gates), replace=True):
             return float(losses(model, ids).mean())
 
     for layer, head in ((0, 1), (0, 3), (1, 2)):

@@ -59,19 +59,20 @@ RULE = (*FIRST, "rule")
 
 
 WRONG = [
-    (changed(*FIRST, "heads", to=[]), "an assignment has no heads"),
-    (changed(*FIRST, "heads", to=[0.7]), "head = 0.7: must be a whole number"),
-    (changed(*FIRST, "heads", to=[True]), "head = True: must be a whole number"),
-    (changed(*FIRST, "heads", to="01"), "'heads' = '01': 'heads' must be a list"),
+    (changed(*FIRST, "heads", to=[]), "its 'assignments\\[0\\].heads' is \\[\\]: must be a list of at least one"),
+    (changed(*FIRST, "heads", to=[0.7]), "heads\\[0\\]' is 0.7: must be a whole number"),
+    (changed(*FIRST, "heads", to=[True]), "heads\\[0\\]' is True: must be a whole number"),
+    (changed(*FIRST, "heads", to="01"), "heads' is '01': must be a list"),
     (changed(*FIRST, "heads", to=[0, 0]), "two rules for head 0"),
-    (changed(*FIRST, "layer", to=False), "'layer' must be a whole number"),
-    (changed(*FIRST, "layer", to=0.0), "'layer' must be a whole number"),
-    (changed("layers", 0, "heads", to=4.5), "'heads' must be a whole number"),
-    (changed("layers", 0, "heads", to=True), "'heads' must be a whole number"),
-    (changed("layers", to="ab"), "'layers' must be a list"),
-    (changed("architecture", to=1), "'architecture' must be text"),
-    (changed("made", to=["rule"]), "'made' must be an object"),
-    (changed("assignments", to=[3]), "wrong entry, 3: 'heads' must be a list"),
+    (changed(*FIRST, "layer", to=False), "layer' is False: must be a whole number, or the layer's name"),
+    (changed(*FIRST, "layer", to=0.0), "layer' is 0.0: must be a whole number, or the layer's name"),
+    (changed(*FIRST, "layer", to=None), "layer' is None: must be a whole number, or the layer's name"),
+    (changed("layers", 0, "heads", to=4.5), r"'layers\[0\].heads' is 4.5: must be a whole number"),
+    (changed("layers", 0, "heads", to=True), r"'layers\[0\].heads' is True: must be a whole number"),
+    (changed("layers", to="ab"), "'layers' is 'ab': must be a list"),
+    (changed("architecture", to=1), "'architecture' is 1: must be text"),
+    (changed("made", to=["rule"]), r"'made' is \['rule'\]: must be an object"),
+    (changed("assignments", to=[3]), r"'assignments\[0\]' is 3: must be an object"),
     (changed(*RULE, "map", to={"kind": "TopK", "k": 10**30}), "k = 1000.*at most 9,223,372,036,854,775,807"),
     (changed(*RULE, "map", to={"kind": "TopK", "k": 8.0}), "k = 8.0: must be a whole number"),
     (changed(*RULE, "map", to={"kind": "LearnableEntmax", "num_heads": -1}), "map of kind 'LearnableEntmax'"),
@@ -111,5 +112,23 @@ def test_whatever_a_plan_holds_it_is_read_or_refused() -> None:
 def test_what_is_missing_is_named() -> None:
     for name in ("architecture", "layers", "assignments"):
         plan = {key: value for key, value in PLAN.items() if key != name}
-        with pytest.raises(ud.InvalidValue, match=f"'{name}' = None: '{name}' must be"):
+        with pytest.raises(ud.InvalidValue, match=f"its '{name}' is missing: a plan must have it"):
             ud.Plan.from_json(json.dumps(plan))
+
+
+def test_a_plan_shows_itself_and_nothing_in_it_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "<script>alert(1)</script>"
+    data = json.loads(changed("made", "rule", to=hostile))
+    data["layers"] += [{"name": f"model.layers.{index}.self_attn", "heads": 4} for index in (1, 2, 3)]
+    data["assignments"] += [{**data["assignments"][0], "layer": index} for index in (1, 3)]
+    plan = ud.Plan.from_json(json.dumps(data))
+    plan.show()
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        f"{hostile} for 6 of 16 heads of LlamaForCausalLM.",
+        "Temperature(T=1) · Softmax() for heads 0–1 of layers 0–1, 3",
+    ]
+    page = plan._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; for 6 of 16 heads" in page
+    assert "<td>Temperature(T=1) · Softmax()</td><td>0–1</td><td>0–1, 3</td>" in page

@@ -58,7 +58,7 @@ def test_a_layer_may_be_given_by_index_by_name_or_by_both(content: dict[str, Any
         ({"layer": 0}, "a rule for layer 0 with the name 'model.layers.3.self_attn', which is another layer"),
         ({"layer": "model.layers.2", "name": None}, "no head matches 'model.layers.2'"),
         ({"layer": "model", "name": None}, "'model' is 2 layers: must name one"),
-        ({"layer": None, "name": None}, "incomplete"),
+        ({"layer": None, "name": None}, "an assignment has no 'layer'"),
     ],
 )
 def test_a_layer_that_is_none_is_named(content: dict[str, Any], changes: dict[str, Any], message: str) -> None:

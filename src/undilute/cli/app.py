@@ -23,7 +23,7 @@ GROUP = "undilute.commands"
 OWN = {
     "diagnose": "undilute.cli.diagnose:diagnose_model",
     "treat": "undilute.cli.treat:treat",
-    "compare": "undilute.cli.treat:compare",
+    "compare": "undilute.cli.compare:compare",
     "rules": "undilute.cli.rules:list_rules",
 }
 

@@ -22,8 +22,8 @@ from undilute.errors import InvalidValue
 from undilute.models.capture import Capture, LayerSample, X, capture
 from undilute.models.first_tokens import tokens
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
-from undilute.models.intercept import check_attended, check_supported
 from undilute.models.limits import maximum_length
+from undilute.models.watch import check_attended, check_supported
 from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:

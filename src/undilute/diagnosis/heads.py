@@ -99,6 +99,11 @@ class Heads(Sequence[Head]):
     def __repr__(self) -> str:
         return f"Heads({', '.join(f'{each.layer}.{each.head}' for each in self._heads)})"
 
+    def _repr_html_(self) -> str:
+        from undilute.report import notebook
+
+        return notebook.heads(self)
+
     def at(self, layer: int, head: int) -> Head:
         """The head with these indices."""
         for each in self._heads:

@@ -63,6 +63,11 @@ class Diagnosis:
         kinds = ", ".join(f"{number} {kind}" for kind, number in self.counts.items() if number)
         return f"Diagnosis of {self.subject.model!r} at {self.question.length:,} tokens: {kinds}"
 
+    def _repr_html_(self) -> str:
+        from undilute.report import notebook
+
+        return notebook.diagnosis(self)
+
     @property
     def summary(self) -> str:
         """The outcome in one sentence."""

@@ -19,14 +19,14 @@ from undilute.diagnosis.kinds import Evidence, Thresholds, kind
 from undilute.models.capture import LayerSample
 
 NEEDED = (
-    "top_weight_beside_sink",
-    "top_weight_doubled_beside_sink",
-    "top_weight_quadrupled_beside_sink",
-    "n_eff_beside_sink",
+    "top_weight_without_sink",
+    "top_weight_doubled_without_sink",
+    "top_weight_quadrupled_without_sink",
+    "n_eff_without_sink",
     "logit_spread",
-    "lead_beside_sink",
+    "lead_without_sink",
     "sink_share",
-    "recent_share_beside_sink",
+    "recent_share_without_sink",
 )
 
 
@@ -113,7 +113,7 @@ def octave(n: NDArray[np.int64], *, last: bool) -> NDArray[np.bool_]:
 
 def _top_weight(layer: LayerSample, question: Question, sees: int) -> dict[str, Array]:
     """The law of the top weight, its exponent and its forecast, of every head."""
-    weights = layer.measures["top_weight_beside_sink"]
+    weights = layer.measures["top_weight_without_sink"]
     lines = fit.robust_lines(
         np.log(question.others(layer.n)), fit.logit(weights), question.seed, level=octave(layer.n, last=True)
     )
@@ -154,7 +154,7 @@ def _half(gap: Array, slope: Array) -> Array:
 
 def _effective_keys(layer: LayerSample, question: Question, sees: int) -> dict[str, Array]:
     """The law of the effective keys and its forecast, of every head."""
-    keys = np.maximum(layer.measures["n_eff_beside_sink"], 1.0)
+    keys = np.maximum(layer.measures["n_eff_without_sink"], 1.0)
     lines = fit.robust_lines(np.log(layer.n), np.log(keys), question.seed, level=octave(layer.n, last=True))
     low, high = lines.slope_interval
     now = int(layer.n.max())
@@ -172,10 +172,10 @@ def _evidence(
 ) -> dict[str, Array]:
     """What decides the kind, of every head, by the names of :class:`Evidence`."""
     long, short = octave(layer.n, last=True), octave(layer.n, last=False)
-    share = layer.measures["n_eff_beside_sink"] / np.maximum(layer.n - question.sinks, 1)
+    share = layer.measures["n_eff_without_sink"] / np.maximum(layer.n - question.sinks, 1)
     return {
         "sink_share": medians["sink_share"],
-        "recent_share": medians["recent_share_beside_sink"],
+        "recent_share": medians["recent_share_without_sink"],
         "room": np.full(layer.heads, np.median(layer.n[long]) / question.recent),
         "effective_short": _median(share[:, short]),
         "effective_long": _median(share[:, long]),
@@ -205,9 +205,9 @@ def _verdict(
         top_target=numbers["top_target"],
         rise_doubled=numbers.pop("rise_doubled"),
         rise_quadrupled=numbers.pop("rise_quadrupled"),
-        lead=medians["lead_beside_sink"],
+        lead=medians["lead_without_sink"],
         sink_share=medians["sink_share"],
-        recent_share=medians["recent_share_beside_sink"],
+        recent_share=medians["recent_share_without_sink"],
         recent=question.recent,
         entropy_target=math.log(numbers["keys_target"]),
     )
@@ -226,8 +226,8 @@ def _verdict(
 def _rise(layer: LayerSample, how: str) -> Array:
     """(heads,): what a factor on the logits adds to the logit of the top weight, the median over long rows."""
     long = octave(layer.n, last=True)
-    plain = fit.logit(layer.measures["top_weight_beside_sink"][:, long])
-    return _median(fit.logit(layer.measures[f"top_weight_{how}_beside_sink"][:, long]) - plain)
+    plain = fit.logit(layer.measures["top_weight_without_sink"][:, long])
+    return _median(fit.logit(layer.measures[f"top_weight_{how}_without_sink"][:, long]) - plain)
 
 
 def _median(values: Array) -> Array:

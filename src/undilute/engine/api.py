@@ -25,6 +25,10 @@ def attention(
     *,
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: Literal[False] = False,
     return_entropy: Literal[False] = False,
     route: str | None = None,
 ) -> Tensor: ...
@@ -43,9 +47,57 @@ def attention(
     *,
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: Literal[False] = False,
     return_entropy: Literal[True],
     route: str | None = None,
 ) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    rule: str | Rule | Map | Scale = "softmax",
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: Literal[True],
+    return_entropy: Literal[False] = False,
+    route: str | None = None,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    rule: str | Rule | Map | Scale = "softmax",
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: Literal[True],
+    return_entropy: Literal[True],
+    route: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def attention(
@@ -60,9 +112,13 @@ def attention(
     *,
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: bool = False,
     return_entropy: bool = False,
     route: str | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, ...]:
     """Attention with any rule; with ``rule="softmax"`` the same as ``F.scaled_dot_product_attention``.
 
     The logits of a row are z = scale · q·k (+ bias); its weights are rule(z); n, wherever a rule uses it, is the
@@ -84,15 +140,25 @@ def attention(
     enable_gqa : let Hq be a multiple of H; query head h uses key head h // (Hq/H)
     rule : a name (``undilute.rules.names()``), a Rule, a Map or a Scale
     sliding_window : row i sees only keys less than this many positions away, itself included
+    softcap : c > 0 makes c·tanh(z/c) of the logits, before a floating-point ``attn_mask`` is added, as Gemma 2 does
+    n : what rows count as, where that is not the number of keys they see: these keys are a part of a longer sequence.
+        A whole number, or whole numbers in a tensor that broadcasts to (..., Hq, L). Rules that take n from anything
+        but their scale, or read the row's entropy, refuse it.
+    key_offset : where the first key stands, counted from the first query; matters to ``is_causal`` and
+        ``sliding_window``. Keys from position 4,096 on have 4096; queries from there on, against all keys, −4096.
+    return_lse : also return log Σe^z of each row, z its scaled logits over the keys it sees, without any sink; −inf for
+        a row that sees nothing. Softmax-like rules only. It puts parts of the keys together: with n given,
+        out = Σ out_i·e^(lse_i − lse), lse = log Σ e^lse_i.
     return_entropy : also return the entropy of each row's weights, in nats
-    route : None to choose by itself (``undilute.explain`` says which), or "flash", "sparse", "rows", "reference"
+    route : None to choose by itself (``undilute.explain`` says which), or "flash", "sdpa", "sparse", "rows",
+        "reference"
 
     Returns
     -------
-    (..., Hq, L, Ev), and with ``return_entropy`` the entropies (..., Hq, L). A row that sees no key is all zeros (also
-    where torch, given the dtype's lowest number throughout a row, would average everything). A hidden key may hold
-    anything, NaN too: it reaches neither output nor gradients. NaN in the *value* of a hidden key may spread, as in
-    torch: fill padding with numbers.
+    The output (..., Hq, L, Ev); then, of those asked for, log-sum-exp and entropy, both (..., Hq, L). A row that sees
+    no key is all zeros (also where torch, given the dtype's lowest number throughout a row, would average everything).
+    A hidden key may hold anything, NaN too: it reaches neither output nor gradients. NaN in the *value* of a hidden key
+    may spread, as in torch, and on the sdpa route NaN in the key itself: fill padding with numbers.
 
     Examples
     --------
@@ -113,10 +179,15 @@ def attention(
         enable_gqa,
         rule=get(rule),
         sliding_window=sliding_window,
+        softcap=softcap,
+        n=n,
+        key_offset=key_offset,
+        return_lse=return_lse,
         return_entropy=return_entropy,
     )
-    output, entropy = run(call, route)
-    return output if entropy is None else (output, entropy)
+    output, *asked_for = run(call, route)
+    more = [each for each in asked_for if each is not None]
+    return (output, *more) if more else output
 
 
 def explain(
@@ -131,6 +202,10 @@ def explain(
     *,
     rule: str | Rule | Map | Scale = "softmax",
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: bool = False,
     return_entropy: bool = False,
     route: str | None = None,
 ) -> Route:
@@ -154,6 +229,10 @@ def explain(
         enable_gqa,
         rule=get(rule),
         sliding_window=sliding_window,
+        softcap=softcap,
+        n=n,
+        key_offset=key_offset,
+        return_lse=return_lse,
         return_entropy=return_entropy,
     )
     return choose(call, route)

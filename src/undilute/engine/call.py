@@ -6,21 +6,23 @@ Everything a user can get wrong is refused here, so that the routes need no chec
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
-from undilute.rules.base import Rule
+from undilute.rules.base import Rule, forward_of, softmax_form
 from undilute.rules.masked import broadcasts_to
-from undilute.rules.parameters import count, flag, number
+from undilute.rules.parameters import count, flag, number, shown
 
 FEW = 8
+FARTHEST = 2**48  # position that a key or a window may reach: sums of them still fit into int64
 _PARALLEL = "torch.distributed.tensor.experimental."
 CONTEXT_PARALLEL = (  # where torch keeps what it has rerouted, in one version or another
     f"{_PARALLEL}_attention",
@@ -29,14 +31,35 @@ CONTEXT_PARALLEL = (  # where torch keeps what it has rerouted, in one version o
 )
 
 
+class Attended(NamedTuple):
+    """What a route returns.
+
+    Attributes
+    ----------
+    output : (..., Hq, L, Ev)
+    lse : (..., Hq, L), if the call asks for it: log Σe^z over the visible keys of each row, z the scaled logits; a sink
+        is not in it; −inf for a row that sees nothing
+    entropy : (..., Hq, L), if the call asks for it
+    """
+
+    output: Tensor
+    lse: Tensor | None = None
+    entropy: Tensor | None = None
+
+
+class HandOver(Exception):
+    """A route finds on its way that it cannot go on: the call is another's."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A valid call.
 
     query (..., Hq, L, E), key (..., Hk, S, E), value (..., Hk, S, Ev) share dtype and device; Hq = groups · Hk.
     ``mask`` is boolean, ``bias`` is added to the logits; both broadcast to ``logits_shape`` = (..., Hq, L, S).
-    Row i stands at position i + ``offset``; if ``causal`` it sees keys up to its position, if ``window`` is set only
-    keys less than ``window`` away from it.
+    Row i stands at position i + ``offset``, key j at j; if ``causal`` it sees keys up to its position, if ``window`` is
+    set only keys less than ``window`` away from it. ``n`` is what rows count as, if it is not what they see: a number,
+    or a tensor that broadcasts to (..., Hq, L, 1). ``softcap`` c makes c·tanh(z/c) of the logits z before ``bias``.
     """
 
     query: Tensor
@@ -53,9 +76,12 @@ class Call:
     dropout: float
     logits_shape: torch.Size
     return_entropy: bool
+    return_lse: bool = False
+    n: int | Tensor | None = None
+    softcap: float | None = None
 
     @property
-    def rows(self) -> int:
+    def queries(self) -> int:
         """L, the number of queries."""
         return self.logits_shape[-2]
 
@@ -67,7 +93,7 @@ class Call:
     @property
     def is_step(self) -> bool:
         """Are there only a few queries, as in a step of decoding?"""
-        return self.rows <= FEW
+        return self.queries <= FEW
 
     @property
     def is_abstract(self) -> bool:
@@ -92,23 +118,24 @@ class Call:
             product *= max(float(largest), -float(smallest))
         return product if math.isfinite(product) else math.inf
 
-    def heads(self, kv: slice) -> Call:
+    def for_heads(self, kv: slice) -> Call:
         """The same call for some of the key heads and the query heads that share them."""
         own = slice(kv.start * self.groups, kv.stop * self.groups)
 
         def cut(t: Tensor, heads: slice) -> Tensor:
             return t if t.dim() < 3 or t.shape[-3] == 1 else t[..., heads, :, :]
 
-        *batch, total, rows, keys = self.logits_shape
+        *batch, total, queries, keys = self.logits_shape
         return replace(
             self,
             query=cut(self.query, own),
             key=cut(self.key, kv),
             value=cut(self.value, kv),
-            rule=self.rule.heads(own, total),
+            rule=self.rule.for_heads(own, total),
+            n=cut(self.n, own) if isinstance(self.n, Tensor) else self.n,
             mask=None if self.mask is None else cut(self.mask, own),
             bias=None if self.bias is None else cut(self.bias, own),
-            logits_shape=torch.Size((*batch, own.stop - own.start, rows, keys)),
+            logits_shape=torch.Size((*batch, own.stop - own.start, queries, keys)),
         )
 
     def block(self, start: int, stop: int) -> Call:
@@ -119,7 +146,8 @@ class Call:
             query=self.query[..., rows, :],
             key=self.key[..., keys, :],
             value=self.value[..., keys, :],
-            rule=self.rule.rows(rows, self.rows),
+            rule=self.rule.for_rows(rows, self.queries),
+            n=self.n[..., rows, :] if isinstance(self.n, Tensor) and self.n.shape[-2] > 1 else self.n,
             mask=None if self.mask is None else masks.part(self.mask, rows, keys),
             bias=None if self.bias is None else masks.part(self.bias, rows, keys),
             offset=self.offset + start - keys.start,
@@ -139,6 +167,10 @@ def prepare(
     *,
     rule: Rule,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    n: int | Tensor | None = None,
+    key_offset: int = 0,
+    return_lse: bool = False,
     return_entropy: bool = False,
     past: int | None = None,
 ) -> Call:
@@ -152,12 +184,12 @@ def prepare(
     check_whole_sequence()
     groups = _groups(query, key, value, flag("enable_gqa", enable_gqa))
     shape = _logits_shape(query, key, value, groups)
-    causal, offset = is_causal or past is not None, past or 0
+    causal, offset = is_causal or past is not None, (past or 0) - _position("key_offset", key_offset)
     if attn_mask is not None:
         if is_causal:
             raise InvalidValue("attn_mask and is_causal = True: give one of the two, as with torch's attention.")
         if _is_causal_bias(attn_mask):
-            attn_mask, causal, offset = None, True, _offset(attn_mask, shape)
+            attn_mask, causal, offset = None, True, offset + _offset(attn_mask, shape)
         else:
             attn_mask = _checked_mask(attn_mask, query, shape)
     mask, bias = _split(attn_mask)
@@ -172,10 +204,13 @@ def prepare(
         bias=bias,
         causal=causal,
         offset=offset,
-        window=None if sliding_window is None else count("sliding_window", sliding_window),
+        window=None if sliding_window is None else min(count("sliding_window", sliding_window), FARTHEST),
         dropout=probability("dropout_p", dropout_p),
         logits_shape=shape,
         return_entropy=return_entropy,
+        return_lse=_has_lse(rule) if flag("return_lse", return_lse) else False,
+        n=None if n is None else _n(n, rule, query, shape),
+        softcap=None if softcap is None else number("softcap", softcap, 0.0, ", or None for no cap"),
     )
 
 
@@ -285,7 +320,8 @@ def _checked_mask(attn_mask: Tensor, query: Tensor, shape: torch.Size) -> Tensor
         raise InvalidTensor(
             f"attn_mask has shape {tuple(attn_mask.shape)}: must broadcast to the weights' shape {tuple(shape)}."
         )
-    if attn_mask.is_inference() and torch.is_grad_enabled():  # autograd keeps masks, and none of inference mode
+    traced = torch.compiler.is_compiling()
+    if not traced and attn_mask.is_inference() and torch.is_grad_enabled():  # autograd keeps none of inference mode
         attn_mask = attn_mask.clone()
     return attn_mask if attn_mask.dim() else attn_mask[None]
 
@@ -297,6 +333,51 @@ def _split(attn_mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return attn_mask, None
     visible = ~(attn_mask <= torch.finfo(attn_mask.dtype).min / 2)
     return visible, attn_mask.masked_fill(~visible, 0.0)
+
+
+def _position(name: str, value: object) -> int:
+    """``value`` as a whole number of either sign, small enough to be added to positions."""
+    try:
+        checked = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        checked = FARTHEST + 1
+    if isinstance(value, bool) or abs(checked) > FARTHEST:
+        raise InvalidValue(f"{name} = {shown(value)}: must be a whole number from {-FARTHEST:,} to {FARTHEST:,}.")
+    return checked
+
+
+def _has_lse(rule: Rule) -> bool:
+    """True, or an error."""
+    if forward_of(rule) is not Rule or softmax_form(rule.map) is None:
+        name = type(rule).__name__ if forward_of(rule) is not Rule else type(rule.map).__name__
+        raise InvalidValue(
+            f"return_lse = True with {name}, which is not softmax-like: only softmax and sinks, with any scale, have a "
+            "log-sum-exp."
+        )
+    return True
+
+
+def _n(n: int | Tensor, rule: Rule, query: Tensor, shape: torch.Size) -> int | Tensor:
+    """n as a number, or as a tensor with one more dimension for the keys; refused if the rule cannot be told."""
+    wanted = f"must be a whole number, or whole numbers in a tensor that broadcasts to {tuple(shape[:-1])}"
+    if not isinstance(n, Tensor):
+        checked: int | Tensor = count("n", n)
+    elif n.dtype.is_floating_point or n.dtype.is_complex or n.dtype == torch.bool:
+        raise InvalidTensor(f"n has dtype {n.dtype}: {wanted}.")
+    elif n.device != query.device:
+        raise InvalidTensor(f"n is on {n.device}, query on {query.device}: must be on one device.")
+    elif not broadcasts_to(n.shape, shape[:-1]):
+        raise InvalidTensor(f"n has shape {tuple(n.shape)}: {wanted}.")
+    elif n.device.type == "cpu" and not torch.compiler.is_compiling() and n.numel() and bool((n < 0).any()):
+        raise InvalidValue(f"n holds {n.min().item()}: no row can see fewer than 0 keys.")
+    else:
+        checked = (n if n.dim() else n[None])[..., None].clamp(min=1)
+    if (part := rule.deaf_part()) is not None:
+        raise InvalidValue(
+            f"n was given, and {type(part).__name__} reads what it needs off the keys that a row sees: leave n unset, "
+            "or take a rule that uses n in its scale alone, such as 'ssmax'."
+        )
+    return checked
 
 
 def _scale(scale: float | None, features: int) -> float:

@@ -41,7 +41,7 @@ def reach(call: Call, start: int, stop: int) -> slice:
 
 def limits(call: Call) -> tuple[Tensor, Tensor]:
     """First and one-past-last key of each row by causality and window, two int64 tensors (L,)."""
-    position = torch.arange(call.rows, device=call.query.device) + call.offset
+    position = torch.arange(call.queries, device=call.query.device) + call.offset
     low, high = torch.zeros_like(position), torch.full_like(position, call.keys)
     if call.window is not None:
         low, high = position - call.window + 1, position + call.window
@@ -75,7 +75,7 @@ def row_counts(call: Call) -> Tensor:
         sums = torch.nn.functional.pad(mask.long().cumsum(-1), (1, 0))
         sums = sums if mask.dim() < 2 else sums[..., 0, :]
         return (sums[..., high] - sums[..., low])[..., None]
-    blocks = [slice(i, min(i + COUNT_ROWS, call.rows)) for i in range(0, call.rows, COUNT_ROWS)]
+    blocks = [slice(i, min(i + COUNT_ROWS, call.queries)) for i in range(0, call.queries, COUNT_ROWS)]
     everything = slice(0, call.keys)
     seen = [visible(call, rows, everything) for rows in blocks]
     return torch.cat([block.sum(-1, keepdim=True) for block in seen if block is not None], -2)

@@ -1,4 +1,8 @@
-"""Scales on the fast routes: a scale that depends on n alone is multiplied into the queries and costs nothing more."""
+"""Scales on the fast routes: multiplied into the queries, a scale costs nothing more.
+
+That takes a scale that depends on n alone, or one that depends on the row's entropy H alone. H comes from the flash
+kernel (`kernels.flash`), so adaptive temperature is two calls: one for H and β(H), one with β·q.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ from torch import Tensor
 
 from undilute.engine import masks
 from undilute.engine.call import Call
-from undilute.rules.base import Rule, Scale, forward_of
+from undilute.engine.kernels import flash
+from undilute.rules.base import Rule, Scale, entropy_form, forward_of
 from undilute.rules.masked import working_dtype
 from undilute.rules.parameters import largest_magnitude
-from undilute.rules.scales.of_entropy import OfEntropy
 from undilute.rules.scales.temperature import Temperature
 
 ROUNDING = 0.01  # of a logit: more would spoil what is computed from differences of them
@@ -22,17 +26,30 @@ LARGEST = 2.0**30  # logit for which float64 leaves seven digits to such differe
 
 def is_trivial(rule: Rule) -> bool:
     """Does the rule's scale leave the logits alone?"""
-    plain = forward_of(rule) is Rule and rule.scale.is_foldable and type(rule.scale) is Temperature
-    return plain and isinstance(rule.scale.T, float) and rule.scale.T == 1.0
+    scale = rule.scale
+    plain = forward_of(rule) is Rule and scale.is_foldable and "at_length" not in vars(scale)
+    return plain and type(scale) is Temperature and isinstance(scale.T, float) and scale.T == 1.0
+
+
+def unfoldable(call: Call, takes_entropy: bool) -> str | None:
+    """Why the rule's scale cannot be multiplied into the queries, or None.
+
+    ``takes_entropy`` if a factor that depends on the row's entropy will do.
+    """
+    scale = call.rule.scale
+    if forward_of(call.rule) is not Rule:
+        return f"{type(call.rule).__name__} computes its weights in a forward of its own"
+    if not (scale.is_foldable or (takes_entropy and entropy_form(scale) is not None)):
+        return f"the scale {type(scale).__name__} reads the logits"
+    if call.softcap is not None:
+        return "capped logits are no product of queries and keys"
+    return None
 
 
 def obstacle(call: Call) -> str | None:
     """Why the CPU kernels of the flash and sparse routes cannot take this call, whatever its map; or None."""
-    scale = call.rule.scale
-    if forward_of(call.rule) is not Rule:
-        return f"{type(call.rule).__name__} computes its weights in a forward of its own"
-    if not (scale.is_foldable or forward_of(scale) is OfEntropy):
-        return f"the scale {type(scale).__name__} reads the logits"
+    if (why := unfoldable(call, takes_entropy=True)) is not None:
+        return why
     if call.query.device.type != "cpu":
         return f"its kernels are wired up for the CPU, not for {call.query.device.type}"
     if call.dropout > 0:
@@ -53,14 +70,40 @@ def keeps_ties(call: Call) -> bool:
 
 def factor(call: Call) -> Tensor | float:
     """What multiplies each row's logits: a number, or a tensor that broadcasts to (..., Hq, L, 1)."""
-    dtype = working_dtype(call.query.dtype)
-    one_for_all = call.mask is None and not call.causal and call.window is None
-    if one_for_all and not (*call.rule.scale.parameters(), *call.rule.scale.buffers()):
-        one = call.rule.scale.at_length(torch.full((1,), max(1, call.keys), dtype=dtype))
-        if not isinstance(one, Tensor) or (one.numel() == 1 and not one.requires_grad):
-            return float(one)
-    n = masks.row_counts(call).clamp(min=1).to(dtype)
-    return call.rule.scale.at_length(n.expand(*call.logits_shape[:-1], 1))
+    scale, dtype = call.rule.scale, working_dtype(call.query.dtype)
+    if not scale.is_foldable:
+        beta = entropy_form(scale)
+        assert beta is not None
+        return beta(flash.entropy(multiply(with_positive_scale(call), 1.0))[..., None]).to(dtype)
+    if (one := constant_factor(call)) is not None:
+        return one
+    return scale.at_length(row_lengths(call).to(dtype).expand(*call.logits_shape[:-1], 1))
+
+
+def constant_factor(call: Call) -> float | None:
+    """The factor of a foldable scale, if it is one number that nobody learns and n is the same for all rows."""
+    scale, length = call.rule.scale, _one_length(call)
+    if length is None or (*scale.parameters(), *scale.buffers()):
+        return None
+    one = scale.at_length(torch.full((1,), length, dtype=working_dtype(call.query.dtype), device="cpu"))
+    if isinstance(one, Tensor) and (one.numel() != 1 or one.requires_grad):
+        return None
+    return float(one)
+
+
+def _one_length(call: Call) -> int | None:
+    """n, if it is the same for all rows, as far as one can tell without looking."""
+    if call.n is not None:
+        return call.n if isinstance(call.n, int) else None
+    sees_all = call.mask is None and not call.causal and call.window is None
+    return max(1, call.keys) if sees_all else None
+
+
+def row_lengths(call: Call) -> Tensor:
+    """n as rules use it, at least 1: what was given, or the number of keys each row sees; broadcasts to all rows."""
+    if call.n is None:
+        return masks.row_counts(call).clamp(min=1)
+    return call.n if isinstance(call.n, Tensor) else torch.full((1, 1), call.n, device=call.query.device)
 
 
 def has_room(call: Call) -> bool:
@@ -93,8 +136,17 @@ def _largest_factor(call: Call) -> float:
     return math.inf if type(scale).bound is Scale.bound else scale.bound(max(1, call.keys))
 
 
+def with_positive_scale(call: Call) -> Call:
+    """The same call with a ``scale`` > 0: kernels multiply it with the −inf of hidden keys."""
+    if call.scale > 0:
+        return call
+    if call.scale == 0:
+        return replace(call, query=call.query * 0.0, scale=1.0)
+    return replace(call, query=-call.query, scale=-call.scale)
+
+
 def fold(call: Call) -> Call:
-    """The same call with its foldable scale multiplied into the queries (or into ``scale``, if it is one number)."""
+    """The same call with its rule's scale multiplied into the queries (or into ``scale``, if it is one number)."""
     return call if is_trivial(call.rule) else multiply(call, factor(call))
 
 
@@ -106,8 +158,10 @@ def multiply(call: Call, by: Tensor | float) -> Call:
     """
     unscaled = Rule(map=call.rule.map)
     if not isinstance(by, Tensor):
-        bias = None if call.bias is None else call.bias * by
+        bias = None if call.bias is None else call.bias.to(working_dtype(call.bias.dtype)) * by
         return replace(call, scale=call.scale * by, bias=bias, rule=unscaled)
-    bias = None if call.bias is None else call.bias * by.to(call.bias.dtype)
-    query = call.query.to(torch.promote_types(call.query.dtype, by.dtype)) * by
+    query, bias = (
+        t if t is None else t.to(torch.promote_types(t.dtype, by.dtype)) * by for t in (call.query, call.bias)
+    )
+    assert query is not None
     return replace(call, query=query, bias=bias, rule=unscaled)

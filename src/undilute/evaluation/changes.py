@@ -1,4 +1,4 @@
-"""Did it get better, worse, or can that not be told?  Paired comparisons of two evaluations of the same model.
+"""Did it get better, worse, or can that not be told?  Paired comparisons of two measurements of the same model.
 
 Every token and every question is compared with itself. Neighbouring tokens and the questions of one haystack are not
 independent of each other, so they are taken together in blocks: runs of 32 tokens of a window, whole haystacks, rows of
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from undilute.errors import InvalidValue
-from undilute.evaluation.outcome import TASKS, Answer, Evaluation
+from undilute.evaluation.measure import Answer, Measurement
 from undilute.models.text_loss import position_buckets
 
 Better = Literal["lower", "higher"]
@@ -81,8 +81,8 @@ class Change:
         return "better" if (self.difference < 0) == (self.better == "lower") else "worse"
 
 
-def changes(before: Evaluation, after: Evaluation, *, seed: int = 0) -> list[Change]:
-    """Everything that both evaluations measured, compared in pairs.
+def changes(before: Measurement, after: Measurement, *, seed: int = 0) -> list[Change]:
+    """Everything that both measured, compared in pairs.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def sign_flip(sums: Values, seed: int = 0) -> float:
 # ---------------------------------------------------------------- what is compared
 
 
-def _of_loss(before: Evaluation, after: Evaluation, seed: int) -> list[Change]:
+def _of_loss(before: Measurement, after: Measurement, seed: int) -> list[Change]:
     windows, tokens = before.losses.shape
     runs = (np.arange(tokens) + 1) // RUN  # buckets begin with a run
     blocks = np.arange(windows)[:, None] * (runs[-1] + 1) + runs
@@ -211,14 +211,14 @@ def groups(answers: Sequence[Answer]) -> dict[str, list[int]]:
     A single task or length is not named again beside "" for all of them.
     """
     places: dict[str, list[int]] = {"": list(range(len(answers)))}
-    for task in TASKS:
+    for task in dict.fromkeys(answer.task for answer in answers):
         places[f", {task}"] = [place for place, answer in enumerate(answers) if answer.task == task]
     for length in sorted({answer.length for answer in answers}):
         places[f" at {length:,} tokens"] = [place for place, answer in enumerate(answers) if answer.length == length]
     return {name: own for name, own in places.items() if not name or 0 < len(own) < len(answers)}
 
 
-def _of_answers(before: Evaluation, after: Evaluation, seed: int) -> list[Change]:
+def _of_answers(before: Measurement, after: Measurement, seed: int) -> list[Change]:
     if not before.answers:
         return []
     blocks = np.array([answer.haystack for answer in before.answers])
@@ -236,7 +236,7 @@ def _of_answers(before: Evaluation, after: Evaluation, seed: int) -> list[Change
     ]
 
 
-def _of_entropy(before: Evaluation, after: Evaluation, seed: int) -> list[Change]:
+def _of_entropy(before: Measurement, after: Measurement, seed: int) -> list[Change]:
     old, new = before.spread.entropy, after.spread.entropy
     known = np.isfinite(old) & np.isfinite(new)
     if not known.any():
@@ -245,9 +245,9 @@ def _of_entropy(before: Evaluation, after: Evaluation, seed: int) -> list[Change
     return [change(ENTROPY, "nats", old[known], new[known], rows[known], better="lower", seed=seed)]
 
 
-def _check_pairs(before: Evaluation, after: Evaluation) -> None:
-    def asked(evaluation: Evaluation) -> list[tuple[object, ...]]:
-        return [(each.task, each.length, each.haystack, each.question) for each in evaluation.answers]
+def _check_pairs(before: Measurement, after: Measurement) -> None:
+    def asked(measured: Measurement) -> list[tuple[object, ...]]:
+        return [(each.task, each.length, each.haystack, each.question) for each in measured.answers]
 
     for what, old, new in (
         ("losses of shape", before.losses.shape, after.losses.shape),
@@ -255,12 +255,12 @@ def _check_pairs(before: Evaluation, after: Evaluation) -> None:
     ):
         if old != new:
             raise InvalidValue(
-                f"{before.label!r} has {what} {old} and {after.label!r} {new}: only evaluations of the same text can "
+                f"{before.label!r} has {what} {old} and {after.label!r} {new}: only measurements of the same text can "
                 "be compared in pairs."
             )
     if asked(before) != asked(after):
         raise InvalidValue(
-            f"{before.label!r} and {after.label!r} answered different questions: evaluate both with the same settings."
+            f"{before.label!r} and {after.label!r} answered different questions: measure both with the same material."
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,8 +14,6 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.evaluation.memory import extra_memory
-from undilute.evaluation.outcome import Cost
 from undilute.models.forward_pass import evaluating
 from undilute.rules.parameters import count
 
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
 
 ROUNDS = 2
 STEPS = 8  # the last tokens of a text, read one at a time
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it takes to run.
+
+    Attributes
+    ----------
+    tokens : read at once for these figures
+    prefill_seconds : for reading ``tokens``, the best of several
+    decode_seconds : for one more token after them, from the cache; the best of several
+    extra_megabytes : by which reading raises the process's memory at its peak; None where that cannot be read
+    """
+
+    tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+    extra_megabytes: float | None
 
 
 def cost(model: PreTrainedModel, ids: Tensor, *, rounds: int = ROUNDS) -> Cost:
@@ -114,3 +132,22 @@ def _best(tokens: int, found: list[_Round]) -> Cost:
         min(each.decode_seconds for each in found),
         min(memory) if memory else None,
     )
+
+
+def extra_memory(run: Callable[[], object]) -> float | None:
+    """Megabytes by which ``run()`` raises this process's resident memory at its peak; None where Linux is not there."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # resets the peak
+        before = _status("VmRSS")
+        run()
+        return max(0.0, (_status("VmHWM") - before) / 1024)
+    except OSError:
+        return None
+
+
+def _status(field: str) -> int:
+    """A field of /proc/self/status in kB."""
+    with open(f"/proc/{os.getpid()}/status") as file:
+        return int(next(line.split()[1] for line in file if line.startswith(field)))

@@ -1,184 +1,322 @@
-"""How good is a model on a text?  Loss by position, needle recall and the spread of its attention, in one go.
+"""Did it help?  A model judged as it is and as it is treated, in pairs, on text that nothing was fitted to.
 
-What to read and what to ask is prepared once, so that every treatment of the model is judged by the same tokens:
+    r = undilute.evaluate(model, tokenizer, text, treatment="ssmax")
+    r.summary(); r.frame(); r.save_html("treated.html")
+    undilute.compare(model, tokenizer, text, {"adaptive": "adaptive", "plan": "plan.json"})
 
-    material = prepare(model, tokenizer, held_out)
-    before = measure(model, material, "softmax")
-    with undilute.apply(model, "adaptive"):
-        after = measure(model, material, "adaptive")
-    findings(before, after, changes(before, after))
+The first half of the text is what treatments are fitted to; the second half judges. Every treatment reads the same
+windows and answers the same questions, and time and memory are measured in turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
-from undilute.evaluation import needles, recall
-from undilute.evaluation.needles import Haystack
-from undilute.evaluation.outcome import Answer, Evaluation
-from undilute.evaluation.spread import spread, watching
-from undilute.models import splits, text_loss
-from undilute.models.forward_pass import check_reads_tokens
-from undilute.models.limits import readable_length
-from undilute.models.texts import known_tokens
+from undilute.evaluation import cost
+from undilute.evaluation.changes import changes
+from undilute.evaluation.measure import HAYSTACKS, WINDOWS, Material, Measurement, measure, prepare
+from undilute.evaluation.result import PLAN, Evaluation, Kind
+from undilute.models.attention_call import IMPLEMENTATION
+from undilute.models.head_rules import own_rules
+from undilute.models.splits import fingerprint, halves, tokenised
 from undilute.progress import Progress, quiet
-from undilute.rules.parameters import whole
+from undilute.treatment.apply import Treatment, get
+from undilute.treatment.kinds.rules import Treated
+from undilute.treatment.plan import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-WINDOWS = 2
-HAYSTACKS = 2
-SHARES = (4, 2, 1)  # a needle's haystack is a quarter, half or all of the length
-
-
-@dataclass(frozen=True, eq=False)
-class Material:
-    """What is read and asked.
-
-    Attributes
-    ----------
-    windows : (windows, tokens), for the loss; attention is measured on the first
-    haystacks : with their questions
-    """
-
-    windows: Tensor
-    haystacks: tuple[Haystack, ...]
+BASELINE = "softmax"
 
 
 def evaluate(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     text: str | Tensor,
+    treatment: Any = None,
     *,
+    label: str | None = None,
     length: int | None = None,
     windows: int = WINDOWS,
     lengths: Sequence[int] | None = None,
     haystacks: int = HAYSTACKS,
+    tasks: Sequence[str] | None = None,
     seed: int = 0,
-    label: str = "softmax",
+    name: str | None = None,
     on_progress: Progress | None = None,
 ) -> Evaluation:
-    """Measure a model, treated or not: :func:`prepare` and :func:`measure` in one.
-
-    Examples
-    --------
-    >>> import torch, transformers
-    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1, eos_token_id=1)
-    >>> model = transformers.GPT2LMHeadModel(config).eval()
-    >>> made = evaluate(model, None, torch.arange(400) % 50, length=128, haystacks=0)
-    >>> made.losses.shape, made.spread.entropy.shape
-    ((2, 127), (2, 4, 64))
-    """
-    material = prepare(
-        model, tokenizer, text, length=length, windows=windows, lengths=lengths, haystacks=haystacks, seed=seed
-    )
-    return measure(model, material, label, on_progress=on_progress)
-
-
-def prepare(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    text: str | Tensor,
-    *,
-    length: int | None = None,
-    windows: int = WINDOWS,
-    lengths: Sequence[int] | None = None,
-    haystacks: int = HAYSTACKS,
-    seed: int = 0,
-) -> Material:
-    """What to read and what to ask.
+    """Judge a treatment of a causal language model: loss by position, needle recall, entropy, time and memory.
 
     Parameters
     ----------
-    model : a causal Hugging Face language model
-    tokenizer : its tokenizer; None if ``text`` holds token ids and no needles are to be hidden
-    text : held-out text, or token ids (tokens,), which nothing was fitted to
+    model : of Hugging Face; it is left as it was
+    tokenizer : its tokenizer; None if ``text`` holds token ids and ``haystacks`` is 0
+    text : the text, or token ids (tokens,): its first half to fit to, its second half to judge by
+    treatment : whatever ``undilute.apply`` takes: a rule, {pattern: rule}, a plan or the path of one, an object with a
+        label and ``enter(model)``, a list of these. Or a function that fits one: called with (model, tokenizer, token
+        ids of the whole text, on_progress=…), as ``functools.partial(undilute.calibrate, rule="ssmax")`` is. None to
+        judge the model as it is
+    label : what the treatment is called; by default what it calls itself
     length : tokens of a window; by default 2,048, or as many as the model reads
-    windows : how many, evenly spread over the text
+    windows : how many, evenly spread over the second half
     lengths : tokens of the haystacks with their questions; by default a quarter, half and all of ``length``, as far as
         there is room for needles
     haystacks : of each task and length; 0 for none
-    seed : of the needles
+    tasks : names of tasks; by default all that there are (``undilute.evaluation.tasks``)
+    seed : of the needles and of the intervals
+    name : what the model is called; by default what it was loaded from
+    on_progress : called with (share done, what is under way)
 
     Returns
     -------
-    Material
-        The same for the same arguments.
+    Evaluation
+        Before and after, in pairs. The figures but for time and memory are the same for the same arguments.
+
+    Examples
+    --------
+    >>> import torch, transformers, undilute as ud
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1, eos_token_id=1)
+    >>> model = transformers.GPT2LMHeadModel(config).eval()
+    >>> made = ud.evaluate(model, None, torch.arange(800) % 50, "ssmax", length=128, haystacks=0)
+    >>> [change.what for change in made.changes["ssmax"]][:2]
+    ['next-token loss', 'next-token loss after 1–63 tokens']
     """
-    check_reads_tokens(model)
-    length = readable_length(model, length)
-    whole("seed", seed, 0)
-    whole("haystacks", haystacks, 0)
-    ids = known_tokens(splits.tokenised(tokenizer, text), model)
-    read = text_loss.windows(ids, length, windows, start=splits.beginning(tokenizer))
-    if haystacks == 0:
-        return Material(read, ())
-    if tokenizer is None:
-        raise InvalidValue("tokenizer = None: needed to hide needles; give it, or haystacks = 0.")
-    prose = text if isinstance(text, str) else str(tokenizer.decode(ids.tolist()))
-    return Material(
-        read,
-        needles.haystacks(tokenizer, prose, _lengths(model, tokenizer, length, lengths), haystacks, seed=seed),
-    )
+    ask = partial(prepare, length=length, windows=windows, lengths=lengths, haystacks=haystacks, tasks=tasks, seed=seed)
+    given = {} if treatment is None else {label or _label(treatment): treatment}
+    return _judged("treat" if given else "evaluate", model, tokenizer, text, given, ask, name, on_progress or quiet)
 
 
-def measure(
-    model: PreTrainedModel, material: Material, label: str = "softmax", *, on_progress: Progress | None = None
+def compare(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    text: str | Tensor,
+    treatments: Mapping[str, Any] | Sequence[Any],
+    *,
+    length: int | None = None,
+    windows: int = WINDOWS,
+    lengths: Sequence[int] | None = None,
+    haystacks: int = HAYSTACKS,
+    tasks: Sequence[str] | None = None,
+    seed: int = 0,
+    name: str | None = None,
+    on_progress: Progress | None = None,
 ) -> Evaluation:
-    """Everything but time and memory, which are measured in turns: :func:`undilute.evaluation.cost.costs`.
+    """Judge several treatments of one model by the same text and questions, each compared with the model as it is.
 
     Parameters
     ----------
-    model : a causal Hugging Face language model, treated or not
-    material : from :func:`prepare`
-    label : what is evaluated, in a word
-    on_progress : called with the share that is done and what is under way
+    treatments : what it is called → the treatment; or a list of treatments, which then call themselves
+    model, tokenizer, text, length, windows, lengths, haystacks, tasks, seed, name, on_progress : as for
+        :func:`evaluate`
     """
-    report = _Reporter(on_progress or quiet, material)
-    report("attention and loss, first window")
-    with watching(model) as watched:
-        losses = [text_loss.losses(model, material.windows[:1])]
-    found = spread(watched)
-    report.read(material.windows.shape[1])
-    for number, window in enumerate(material.windows[1:], start=2):
-        report(f"loss, window {number} of {len(material.windows)}")
-        losses.append(text_loss.losses(model, window[None]))
-        report.read(len(window))
-    answers: list[Answer] = []
-    for haystack in material.haystacks:
-        report(f"needles, {haystack.task} at {haystack.length:,} tokens")
-        answers += recall.answers(model, [haystack])
-        report.read(haystack.length)
-    report("done")
-    return Evaluation(label, np.concatenate(losses), tuple(answers), found)
+    ask = partial(prepare, length=length, windows=windows, lengths=lengths, haystacks=haystacks, tasks=tasks, seed=seed)
+    given = dict(treatments) if isinstance(treatments, Mapping) else labelled(treatments)
+    if not given:
+        raise InvalidValue("treatments is empty: must hold at least one.")
+    return _judged("compare", model, tokenizer, text, given, ask, name, on_progress or quiet)
 
 
-class _Reporter:
-    """Progress by the share of all tokens that were read."""
+def labelled(treatments: Sequence[Any]) -> dict[str, Any]:
+    """Treatments by what they are called: a plan by the name of its file, or by its path if another is called so.
 
-    def __init__(self, tell: Progress, material: Material) -> None:
-        self.tell, self.done = tell, 0
-        self.all = material.windows.numel() + sum(haystack.length for haystack in material.haystacks)
+    Examples
+    --------
+    >>> list(labelled(["old/wide.json", Path("new/wide.json"), "plans/narrow.json", "ssmax"]))
+    ['old/wide.json', 'new/wide.json', 'narrow', 'ssmax']
+    """
+    if isinstance(treatments, str):
+        raise InvalidValue(f"treatments = {treatments!r}: must be a list of treatments, or {{label: treatment}}.")
+    called = [_label(each) for each in treatments]
+    found: dict[str, Any] = {}
+    for label, each in zip(called, treatments, strict=True):
+        alone = [BASELINE, *called].count(label) == 1
+        found[str(each) if not alone and isinstance(each, str | PathLike) else label] = each
+    if len(found) < len(treatments):
+        raise InvalidValue(f"treatments = {called}: two of them have the same name; give {{label: treatment}}.")
+    return found
 
-    def __call__(self, doing: str) -> None:
-        self.tell(self.done / self.all, doing)
 
-    def read(self, tokens: int) -> None:
-        self.done += tokens
+# ---------------------------------------------------------------- one run
 
 
-def _lengths(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int, lengths: Sequence[int] | None
-) -> list[int]:
-    """Tokens of the haystacks, in order and each once."""
-    if lengths is None:
-        least = needles.shortest(tokenizer)
-        return [length // share for share in SHARES if length // share >= least]
-    return sorted({readable_length(model, each) for each in lengths})
+@dataclass(frozen=True)
+class _Ready:
+    """A treatment that the model can have: to be entered again, in one sentence, and as a plan if it is one."""
+
+    treatment: Treatment
+    summary: str
+    plan: Plan | None
+
+
+def _judged(
+    id: Kind,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    text: str | Tensor,
+    given: Mapping[str, Any],
+    ask: partial[Material],
+    name: str | None,
+    on_progress: Progress,
+) -> Evaluation:
+    """Prepare, fit, try out, measure, compare: whatever is wrong shows as early as it can."""
+    start = time.perf_counter()
+    before = "the model as it is" if _has_rules(model) else BASELINE
+    if before in given:
+        raise InvalidValue(f"{before!r} is what the untreated model is called: give the treatment another label.")
+    ids = tokenised(tokenizer, text)
+    material, seed = ask(model, tokenizer, halves(ids)[1]), ask.keywords["seed"]
+    fits = [label for label, each in given.items() if _is_fit(each)]
+    steps = _Steps(on_progress, 2 + len(given) + len(fits))
+    ready = {label: _tried(model, label, each) for label, each in given.items() if label not in fits}
+    for label in fits:
+        with _naming(label):
+            fitted = given[label](model, tokenizer, ids, on_progress=steps.next(f"fitting {label}"))
+        ready[label] = _tried(model, label, fitted)
+    ready = {label: ready[label] for label in given}
+    first, *others = _measured(model, material, before, ready, steps)
+    on_progress(1.0, "done")
+    settings = {"model": name or getattr(model, "name_or_path", "") or type(model).__name__}
+    return Evaluation(
+        id,
+        (first, *others),
+        {each.label: changes(first, each, seed=seed) for each in others},
+        _plans(id, ready, fits),
+        _notes(id, ready, ids),
+        settings | _settings(id, before, ready, material, seed),
+        time.perf_counter() - start,
+    )
+
+
+def _has_rules(model: PreTrainedModel) -> bool:
+    """Whether something was done to the model before, so that it is not to be called softmax."""
+    by_name = IMPLEMENTATION in str(getattr(model.config, "_attn_implementation", ""))
+    return by_name or any(map(own_rules, model.modules()))
+
+
+def _is_fit(given: Any) -> bool:
+    """Whether it is a function that makes a treatment, and not one itself; rules can be called too."""
+    return callable(given) and not isinstance(given, Treatment | nn.Module | type)
+
+
+def _label(given: Any) -> str:
+    """What a treatment calls itself; softmax as a rule is not the model's own."""
+    if _is_fit(given):
+        while isinstance(given, partial):
+            given = given.keywords.get("rule") or given.func
+        return given if isinstance(given, str) else str(getattr(given, "__name__", type(given).__name__))
+    if isinstance(given, PathLike) or (isinstance(given, str) and given.endswith(".json")):
+        return Path(given).stem
+    label = get(given).label
+    return f"{BASELINE} as a rule" if label == BASELINE else label
+
+
+def _tried(model: PreTrainedModel, label: str, given: Any) -> _Ready:
+    """Refuse what the model cannot have, before anything is measured."""
+    with _naming(label):
+        treatment = get(given)
+        with treatment.enter(model) as now:
+            plan = now.plan if isinstance(now, Treated) else None
+            summary = now.summary
+    return _Ready(treatment if plan is None else get(plan), summary or label, plan)
+
+
+def _measured(
+    model: PreTrainedModel, material: Material, before: str, ready: Mapping[str, _Ready], steps: _Steps
+) -> list[Measurement]:
+    """The model as it is and under each treatment, time and memory included."""
+
+    def entering(treatment: Treatment) -> Callable[[], AbstractContextManager[Any]]:
+        return lambda: treatment.enter(model)
+
+    contexts: dict[str, Callable[[], AbstractContextManager[Any]]] = {before: nullcontext}
+    contexts |= {label: entering(each.treatment) for label, each in ready.items()}
+    found = []
+    for label, context in contexts.items():
+        with _naming(label if label in ready else ""), context():
+            found.append(measure(model, material, label, on_progress=steps.next(label)))
+    steps.next("measuring time and memory")(0.0, "")
+    costs = cost.costs(contexts, model, material.windows[0])
+    return [replace(each, cost=costs[each.label]) for each in found]
+
+
+@contextmanager
+def _naming(label: str) -> Iterator[None]:
+    """Say under which treatment something cannot be done."""
+    try:
+        yield
+    except InvalidValue as error:
+        if not label:
+            raise
+        raise InvalidValue(f"{label}: {error}") from error
+
+
+class _Steps:
+    """Progress through pieces of work of about the same size, one after the other."""
+
+    def __init__(self, tell: Progress, total: int) -> None:
+        self.tell, self.total, self.done = tell, total, 0
+
+    def next(self, what: str) -> Progress:
+        """Begin another piece; what is returned reports how far it is."""
+        begun = self.done
+        self.done += 1
+
+        def report(share: float, doing: str) -> None:
+            self.tell((begun + share) / self.total, f"{what}: {doing}" if doing else what)
+
+        return report
+
+
+# ---------------------------------------------------------------- what is kept of it
+
+
+def _settings(id: Kind, before: str, ready: Mapping[str, _Ready], material: Material, seed: int) -> dict[str, Any]:
+    treated = [{"plan": each.summary} for each in ready.values() if id == "treat"]
+    return {
+        "rules": (before, *ready) if id == "compare" else next(iter(ready), before),
+        **(treated[0] if treated else {}),
+        "length": int(material.windows.shape[1]),
+        "windows": len(material.windows),
+        "needle lengths": tuple(sorted({haystack.length for haystack in material.haystacks})),
+        "haystacks in all": len(material.haystacks),
+        "seed": seed,
+    }
+
+
+def _plans(id: Kind, ready: Mapping[str, _Ready], fits: Sequence[str]) -> dict[str, Plan]:
+    """File → plan: the one that was judged, or those of many that were fitted here."""
+    kept = ready if id == "treat" else fits
+    plans = {label: plan for label in kept if (plan := ready[label].plan) is not None}
+    if id == "treat":
+        return dict(zip([PLAN], plans.values(), strict=False))
+    presets = [plan.made.get("preset") for plan in plans.values()]
+    return {
+        f"plan-{re.sub(r'[^a-zA-Z0-9]+', '-', label if presets.count(preset) > 1 else str(preset or label))}.json": plan
+        for preset, (label, plan) in zip(presets, plans.items(), strict=True)
+    }
+
+
+def _notes(id: Kind, ready: Mapping[str, _Ready], ids: Tensor) -> list[str]:
+    """What a treatment is, and whether a plan was fitted to something else than the half that is not judged by."""
+    notes = [f"The treatment: {each.summary}" for each in ready.values() if id == "treat"]
+    seen = fingerprint(halves(ids)[0])
+    for label, each in ready.items():
+        if each.plan is not None and each.plan.made.get("text", seen) != seen:
+            what = "The plan" if id == "treat" else f"The plan of {label}"
+            notes.append(
+                f"{what} was fitted to another text: whether that has anything in common with the one it is judged by "
+                "here is not known."
+            )
+    return notes

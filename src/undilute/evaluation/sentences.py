@@ -1,8 +1,9 @@
-"""What do the differences between two evaluations say, in sentences?  The answer first; worse is called worse."""
+"""What do the figures say, in sentences?  The answer first; worse is called worse, and unclear unclear."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,20 +18,47 @@ from undilute.evaluation.changes import (
     change,
     likelihood,
 )
-from undilute.evaluation.outcome import TASKS, Answer, Evaluation, Task
+from undilute.evaluation.measure import Answer, Measurement
 from undilute.models.text_loss import position_buckets
 
-IS = {"better": "is better", "worse": "is worse", "no clear difference": "shows no clear difference"}
+IS: dict[Verdict, str] = {
+    "better": "is better",
+    "worse": "is worse",
+    "no clear difference": "shows no clear difference",
+}
 FEWEST_BLOCKS = 6  # of equal sign for a p-value below 0.05: 2 / 2 ** 6
 CLOSE = 0.05  # a ratio of times or of memory this near to 1 is called about the same
 
 
-def findings(before: Evaluation, after: Evaluation, changes: Sequence[Change]) -> list[str]:
+def as_it_is(measured: Measurement) -> list[str]:
+    """Sentences about a model that nothing was done to: how good it is, where it guesses, and what it costs."""
+    said = f"Under {measured.label}, {LOSS} is {measured.losses.mean():.3f} nats"
+    if measured.answers:
+        right, chance = (100 * statistics.fmean(getattr(a, n) for a in measured.answers) for n in ("right", "chance"))
+        said += f", and {RECALL} {right:.1f} % ({chance:.1f} % by guessing)"
+    first, last = position_buckets(measured.losses.shape[1] + 1)[-1]
+    end = measured.losses[:, first - 1 : last].mean()
+    sentences = [f"{said}.", f"At the end of the window, {after_tokens(first, last)}, the loss is {end:.3f} nats."]
+    sentences += [
+        f"Answers in {task} cannot be told from guesses, of which {_chance(measured, task):.0f} % are right: that task "
+        "says little here."
+        for task in guessed_tasks([measured])
+    ]
+    if measured.cost is not None:
+        cost = measured.cost
+        sentences.append(
+            f"Reading {cost.tokens:,} tokens takes {cost.prefill_seconds:.3g} s, one more token "
+            f"{cost.decode_seconds:.3g} s."
+        )
+    return [*sentences, f"{how_much(measured)}."]
+
+
+def findings(before: Measurement, after: Measurement, changes: Sequence[Change]) -> list[str]:
     """Sentences for a report.
 
     Parameters
     ----------
-    before, after : the evaluations
+    before, after : of the same material
     changes : of ``changes(before, after)``
 
     Returns
@@ -43,8 +71,8 @@ def findings(before: Evaluation, after: Evaluation, changes: Sequence[Change]) -
     said = [
         _answer(before, after, lines),
         _by_position(after, lines),
-        _by_group(lines, [f", {task}" for task in TASKS], "By task, needle recall"),
-        _by_group(lines, [f" at {n:,} tokens" for n in _lengths(after)], "By length, needle recall"),
+        _by_group(lines, [f", {task}" for task in after.tasks], "By task, needle recall"),
+        _by_group(lines, [f" at {n:,} tokens" for n in after.lengths], "By length, needle recall"),
         *_log_probability(lines),
         *_uninformative(before, after),
         *_attention(lines),
@@ -54,7 +82,7 @@ def findings(before: Evaluation, after: Evaluation, changes: Sequence[Change]) -
     return [sentence for sentence in said if sentence]
 
 
-def _answer(before: Evaluation, after: Evaluation, lines: dict[str, Change]) -> str:
+def _answer(before: Measurement, after: Measurement, lines: dict[str, Change]) -> str:
     parts = [f"{LOSS} {IS[lines[LOSS].verdict]} ({figures(lines[LOSS])})"]
     if RECALL in lines:
         parts.append(f"{RECALL} {IS[lines[RECALL].verdict]} ({figures(lines[RECALL])})")
@@ -85,7 +113,7 @@ def _number(value: float, digits: int, sign: str = "") -> str:
     return shown.lstrip("+-") if float(shown) == 0 else shown.replace("-", "−")
 
 
-def _by_position(after: Evaluation, lines: dict[str, Change]) -> str:
+def _by_position(after: Measurement, lines: dict[str, Change]) -> str:
     names = [after_tokens(*bucket) for bucket in position_buckets(after.losses.shape[1] + 1)]
     by_verdict = _sorted(lines, LOSS, [f" {name}" for name in names])
     if not by_verdict:
@@ -113,20 +141,16 @@ def _verdicts(by_verdict: dict[Verdict, list[str]]) -> str:
     >>> _verdicts({"worse": ["at 512 tokens"], "no clear difference": ["at 1,024 tokens", "at 2,048 tokens"]})
     'is worse at 512 tokens, and shows no clear difference at 1,024 tokens and at 2,048 tokens'
     """
-    parts = [f"{words} {_listed(by_verdict[verdict])}" for verdict, words in _IN_ORDER if verdict in by_verdict]
+    parts = [f"{words} {_listed(by_verdict[verdict])}" for verdict, words in IS.items() if verdict in by_verdict]
     return ", and ".join(parts)
 
 
-_IN_ORDER: tuple[tuple[Verdict, str], ...] = (
-    ("better", IS["better"]),
-    ("worse", IS["worse"]),
-    ("no clear difference", IS["no clear difference"]),
-)
-
-
 def _listed(names: Sequence[str]) -> str:
-    named = [name if name.startswith(("at ", "after ")) else f"in {name}" for name in names]
-    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+    return _and([name if name.startswith(("at ", "after ")) else f"in {name}" for name in names])
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _log_probability(lines: dict[str, Change]) -> list[str]:
@@ -136,25 +160,30 @@ def _log_probability(lines: dict[str, Change]) -> list[str]:
     return [f"The log-probability of the right answers among the candidates {IS[line.verdict]}: {figures(line)}."]
 
 
-def _uninformative(before: Evaluation, after: Evaluation) -> list[str]:
+def _uninformative(before: Measurement, after: Measurement) -> list[str]:
     """Tasks whose answers cannot be told from guesses, either way: they say nothing about the treatment."""
     said = []
     for task in guessed_tasks([before, after]):
-        pairs = [[answer for answer in each.answers if answer.task == task] for each in (before, after)]
-        old, new = (100 * float(np.mean([answer.right for answer in answers])) for answers in pairs)
-        guessed = 100 * float(np.mean([answer.chance for answer in pairs[0]]))
+        old, new = (
+            100 * statistics.fmean(answer.right for answer in each.asked(task=task)) for each in (before, after)
+        )
         said.append(
-            f"Answers in {_named(task)} cannot be told from guesses, before or after ({old:.0f} % and {new:.0f} % "
-            f"right, {guessed:.0f} % by guessing): that task says little here."
+            f"Answers in {task} cannot be told from guesses, before or after ({old:.0f} % and {new:.0f} % right, "
+            f"{_chance(before, task):.0f} % by guessing): that task says little here."
         )
     return said
 
 
-def guessed_tasks(evaluations: Sequence[Evaluation]) -> list[Task]:
-    """Tasks with haystacks enough to tell, in which no evaluation has clearly more right than guesses would have."""
-    found: list[Task] = []
-    for task in TASKS:
-        asked = [[answer for answer in each.answers if answer.task == task] for each in evaluations]
+def _chance(measured: Measurement, task: str) -> float:
+    """The share of right answers in a task by guessing, in percent."""
+    return 100 * statistics.fmean(answer.chance for answer in measured.asked(task=task))
+
+
+def guessed_tasks(measurements: Sequence[Measurement]) -> list[str]:
+    """Tasks with haystacks enough to tell, in which no measurement has clearly more right than guesses would have."""
+    found: list[str] = []
+    for task in measurements[0].tasks:
+        asked = [each.asked(task=task) for each in measurements]
         enough = len({answer.haystack for answer in asked[0]}) >= FEWEST_BLOCKS
         if enough and not any(beats_guessing(answers) for answers in asked):
             found.append(task)
@@ -169,10 +198,6 @@ def beats_guessing(answers: Sequence[Answer]) -> bool:
     return change("", "", chance, right, blocks, better="higher").verdict == "better"
 
 
-def _named(task: Task) -> str:
-    return "variable tracking" if task == "tracking" else f"{task} recall"
-
-
 def _attention(lines: dict[str, Change]) -> list[str]:
     if ENTROPY not in lines:
         return []
@@ -182,7 +207,7 @@ def _attention(lines: dict[str, Change]) -> list[str]:
     return [f"Averaged over all heads and sampled rows, {how}: entropy {figures(line)}."]
 
 
-def _cost(before: Evaluation, after: Evaluation) -> list[str]:
+def _cost(before: Measurement, after: Measurement) -> list[str]:
     if before.cost is None or after.cost is None:
         return []
     old, new = before.cost, after.cost
@@ -205,17 +230,22 @@ def _ratio(new: float, old: float, unit: str) -> str:
     return f"{words} ({new:.3g} {unit} instead of {old:.3g} {unit})"
 
 
-def amount(after: Evaluation, changes: Sequence[Change]) -> str:
-    """How much was measured, and how far that goes."""
+def how_much(after: Measurement) -> str:
+    """How much was measured."""
     windows, tokens = after.losses.shape
     said = f"Measured on {windows} {_plural('window', windows)} of {tokens + 1:,} tokens"
     if after.answers:
         haystacks = len({answer.haystack for answer in after.answers})
         questions = len(after.answers)
         said += f" and {questions} {_plural('question', questions)} about {haystacks} {_plural('haystack', haystacks)}"
-    said += (
-        f". The {len(changes)} lines of the comparison are not corrected for being many: about one in twenty would be "
-        "called better or worse without any difference."
+    return said
+
+
+def amount(after: Measurement, changes: Sequence[Change]) -> str:
+    """How much was measured, and how far that goes."""
+    said = (
+        f"{how_much(after)}. The {len(changes)} lines of the comparison are not corrected for being many: about one in "
+        "twenty would be called better or worse without any difference."
     )
     if few := sum(line.count < FEWEST_BLOCKS for line in changes):
         said += (
@@ -229,5 +259,46 @@ def _plural(word: str, number: int) -> str:
     return word if number == 1 else f"{word}s"
 
 
-def _lengths(evaluation: Evaluation) -> list[int]:
-    return sorted({answer.length for answer in evaluation.answers})
+# ---------------------------------------------------------------- many treatments
+
+
+def compared(measurements: Sequence[Measurement], changes: Mapping[str, Sequence[Change]]) -> list[str]:
+    """The answer, a sentence for each treatment, what the questions cannot tell, and how much was measured.
+
+    Parameters
+    ----------
+    measurements : of the same material; that of the model as it is first
+    changes : from the first measurement to each of the others, by their labels
+    """
+    before, *others = measurements
+    lines = {label: {each.what: each for each in own} for label, own in changes.items()}
+    parts = [_by_verdict(what, lines) for what in (LOSS, RECALL) if all(what in own for own in lines.values())]
+    guessed = [
+        f"Under no rule can answers in {task} be told from guesses, of which {_chance(before, task):.0f} % are right: "
+        "that task says little here."
+        for task in guessed_tasks(measurements)
+    ]
+    return [
+        f"Compared with {before.label}, {'; '.join(parts)}.",
+        *(_of_rule(each, before, lines[each.label]) for each in others),
+        *guessed,
+        amount(before, [each for own in changes.values() for each in own]),
+    ]
+
+
+def _by_verdict(what: str, lines: Mapping[str, Mapping[str, Change]]) -> str:
+    """Which rules are better, worse, and neither."""
+    said = []
+    for verdict, words in IS.items():
+        labels = [label for label, own in lines.items() if own[what].verdict == verdict]
+        if labels:
+            said.append(f"{words} under {_and(labels)}")
+    return f"{what} {', and '.join(said)}"
+
+
+def _of_rule(measured: Measurement, before: Measurement, lines: Mapping[str, Change]) -> str:
+    parts = [f"{what} {figures(lines[what])}" for what in (LOSS, RECALL) if what in lines]
+    if measured.cost is not None and before.cost is not None:
+        times = measured.cost.prefill_seconds / before.cost.prefill_seconds
+        parts.append(f"{times:.2f} times the time for reading {measured.cost.tokens:,} tokens")
+    return f"{measured.label}: {'; '.join(parts)}."

@@ -1,7 +1,11 @@
-"""Which words are hidden in a haystack, and which of them can a tokenizer tell apart?
+"""Which words are hidden in a haystack, which tokens do they have, and which of them can a tokenizer tell apart?
 
 Common English names and nouns, of our own choosing. Each list has words with many different first letters, so that a
 tokenizer of single bytes can tell enough of them apart by their first token.
+
+A word in the middle of a text has other tokens than the same word alone: a space belongs to the word after it, and many
+tokenizers add one, or a mark, to the beginning of whatever they are given. So a piece of text is tokenised behind
+something that is there already, and only its own tokens are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from undilute.errors import InvalidValue
-from undilute.evaluation.pieces import continuation
+from undilute.models.splits import encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,6 +59,24 @@ THINGS = _listed(
 Generator = np.random.Generator
 
 
+def continuation(tokenizer: PreTrainedTokenizerBase, text: str, before: str = ".") -> list[int]:
+    """The tokens of ``text`` where it follows ``before``.
+
+    Where the two share a token (".\\n" is one in some vocabularies), ``text`` is tokenised alone.
+
+    Examples
+    --------
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> words = Tokenizer(models.WordLevel({"?": 0, "the": 1, "cat": 2, ".": 3}, unk_token="?"))
+    >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> continuation(PreTrainedTokenizerFast(tokenizer_object=words), " the cat.")
+    [1, 2, 3]
+    """
+    start, whole = encoded(tokenizer, before), encoded(tokenizer, before + text)
+    return whole[len(start) :] if whole[: len(start)] == start else encoded(tokenizer, text)
+
+
 def standing_in(text: str) -> Set[str]:
     """The words of a text, in small letters.
 
@@ -89,15 +111,25 @@ class Words:
         tokens = {word: continuation(tokenizer, f" {word}", before="is") for word in sorted(every)}
         alike = takewhile(lambda column: len(set(column)) == 1, zip(*tokens.values(), strict=False))
         self.shared = [column[0] for column in alike]
-        rest = {word: own[len(self.shared) :] for word, own in tokens.items()}
-        self.first = {word: own[0] for word, own in rest.items() if own and self._says_something(own[0])}
-        self.lengths = {word: len(own) for word, own in rest.items()}
+        self.lengths: dict[str, int] = {}
+        self.first: dict[str, int] = {}
+        for word, own in tokens.items():
+            self._learn(word, own)
+
+    def _learn(self, word: str, tokens: Sequence[int]) -> None:
+        shared = len(self.shared)
+        self.lengths[word] = len(tokens) - shared
+        if list(tokens[:shared]) == self.shared and len(tokens) > shared and self._says_something(tokens[shared]):
+            self.first[word] = tokens[shared]
 
     def chosen(self, words: Sequence[str], number: int, taken: Set[str], generator: Generator) -> list[str]:
         """Up to ``number`` of ``words`` in random order that differ in their first token and are not ``taken``.
 
         Words of few tokens come first: a first token that is a whole word says more than one that is a letter.
         """
+        for word in words:
+            if word not in self.lengths:  # of a task that has words of its own
+                self._learn(word, continuation(self.tokenizer, f" {word}", before="is"))
         free = [word for word in words if word in self.first and word.lower() not in taken]
         drawn = [free[place] for place in generator.permutation(len(free))]
         found: dict[int, str] = {}

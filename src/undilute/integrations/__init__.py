@@ -1,6 +1,6 @@
 """Undilute inside other people's training loops.
 
-trainer.add_callback(undilute.integrations.DilutionCallback(every=100))  # Hugging Face Trainer
+trainer.add_callback(undilute.integrations.DilutionCallback(trainer, every=100))  # Hugging Face Trainer
 
 monitor = undilute.integrations.DilutionMonitor(model, every=100)  # any loop
 with monitor:

@@ -1,17 +1,16 @@
 """How does the dilution of a Hugging Face Trainer's model get into its logs?
 
-    trainer.add_callback(DilutionCallback(every=100))
+    trainer.add_callback(DilutionCallback(trainer, every=100))
 
-The first forward pass of every 100th step is measured while it runs; no pass is added. A callback is not given a way to
-log: the Trainer hands each log to its callbacks in the order in which they were added, reporters first, so that what a
-later callback puts into it comes too late. So this one sends a log event of its own, as ``Trainer.log`` does: it is in
+The first forward pass of every 100th step is measured while it runs; no pass is added. Transformers gives a callback no
+way to log: each log goes to the callbacks in the order in which they were added, reporters first, so that what a later
+one puts into it comes too late. The Trainer has one, ``Trainer.log``: what is measured is a log of its own, which is in
 ``state.log_history`` and reaches every callback, whatever ``report_to`` is.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 from contextlib import ExitStack
 from typing import Any
@@ -23,8 +22,7 @@ from undilute.integrations.monitor import EVERY, ROWS, DilutionMonitor, uncompil
 from undilute.rules.parameters import count
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-    from transformers.trainer_callback import CallbackHandler
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.training_args import ParallelMode
 except ModuleNotFoundError as error:
     raise MissingExtra(str(error.name), "models") from None
@@ -35,6 +33,7 @@ class DilutionCallback(TrainerCallback):
 
     Parameters
     ----------
+    trainer : the Trainer that the callback is added to, in whose logs the numbers are
     every : steps (updates of the weights) between measurements; with gradient accumulation the first of a step's
         passes is measured
     rows : rows to sample of each sequence
@@ -47,11 +46,20 @@ class DilutionCallback(TrainerCallback):
 
     Examples
     --------
-    >>> DilutionCallback(every=50).latest is None
-    True
+    >>> import transformers
+    >>> model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50))
+    >>> options = transformers.TrainingArguments(use_cpu=True, report_to="none")
+    >>> trainer = transformers.Trainer(model, options)
+    >>> trainer.add_callback(DilutionCallback(trainer, every=50))
     """
 
-    def __init__(self, every: int = EVERY, rows: int = ROWS, *, per_layer: bool = False) -> None:
+    def __init__(self, trainer: Trainer, every: int = EVERY, rows: int = ROWS, *, per_layer: bool = False) -> None:
+        if not isinstance(trainer, Trainer):
+            raise InvalidValue(
+                f"trainer is a {type(trainer).__name__}: must be the Trainer whose logs the numbers go to, as in "
+                "trainer.add_callback(DilutionCallback(trainer, every=100))."
+            )
+        self.trainer = trainer
         self.every = count("every", every)
         self.rows = count("rows", rows)
         self.per_layer = per_layer
@@ -89,8 +97,10 @@ class DilutionCallback(TrainerCallback):
     ) -> TrainerControl:
         self._armed.close()
         if self.latest is not None:
-            return _log(self.latest, args, state, control)
-        if self._monitor is not None and self._is_due(state.global_step):
+            due = control.should_log  # a log takes itself for the one that is due
+            Trainer.log(self.trainer, dict(self.latest))  # not a subclass's, which may log more of its own
+            control.should_log = due
+        elif self._monitor is not None and self._is_due(state.global_step):
             warnings.warn(
                 f"step {state.global_step} was not measured: it never called {type(self._monitor.model).__name__}. If "
                 "another model is trained, use undilute.integrations.DilutionMonitor around its forward pass.",
@@ -128,28 +138,3 @@ class DilutionCallback(TrainerCallback):
         self._armed.enter_context(uncompiled())  # compiled code would not come to see the new forward
         self._armed.callback(disarm)
         model.__dict__["forward"] = measured
-
-
-def _log(
-    values: dict[str, float], args: TrainingArguments, state: TrainerState, control: TrainerControl
-) -> TrainerControl:
-    """What ``Trainer.log`` does."""
-    logs = values if state.epoch is None else values | {"epoch": state.epoch}
-    state.log_history.append(logs | {"step": state.global_step})
-    handler = _handler()
-    if handler is None:
-        return control
-    due = control.should_log  # the handler takes this log for the one that is due
-    control = handler.on_log(args, state, control, dict(logs))
-    control.should_log = due
-    return control
-
-
-def _handler() -> CallbackHandler | None:
-    """The handler that is calling: a callback is given neither it nor the Trainer, so look among the callers."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if isinstance(handler := frame.f_locals.get("self"), CallbackHandler):
-            return handler
-        frame = frame.f_back
-    return None

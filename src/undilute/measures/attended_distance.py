@@ -13,13 +13,13 @@ from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
 
 
-@measure("attended_distance", label="mean attended distance", formula="Σ p·|t − j|", unit="tokens", beside_sink=True)
+@measure("attended_distance", label="mean attended distance", formula="Σ p·|t − j|", unit="tokens", without_sink=True)
 def attended_distance(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
     return rows.derived(_near_and_far)[0]
 
 
-@measure("recent_share", label="share of the last keys", formula="Σ p over |t − j| < recent", beside_sink=True)
+@measure("recent_share", label="share of the last keys", formula="Σ p over |t − j| < recent", without_sink=True)
 def recent_share(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
     return rows.derived(_near_and_far)[1]

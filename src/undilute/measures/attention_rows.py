@@ -166,7 +166,7 @@ class Rows:
         return torch.arange(heads, device=self.logits.device) // (heads // self.x.shape[0])
 
     @cached_property
-    def beside_sink(self) -> Rows:
+    def without_sink(self) -> Rows:
         """The same rows without the sink's keys, as if they were not there."""
         start, keys = max(self.first + self.settings.sinks, 0), self.logits.shape[-1]
         visible = None if self.visible is None else self.visible[..., start:]

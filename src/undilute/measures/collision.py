@@ -8,7 +8,7 @@ from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
 
 
-@measure("collision", label="collision probability", formula="Σ p²", beside_sink=True)
+@measure("collision", label="collision probability", formula="Σ p²", without_sink=True)
 def collision(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
     return rows.derived(sum_of_squares)

@@ -9,13 +9,13 @@ from undilute.measures.registry import measure
 from undilute.measures.row_entropy import entropy_of_rows
 
 
-@measure("n_eff", label="effective keys", formula="e^H", unit="keys", beside_sink=True)
+@measure("n_eff", label="effective keys", formula="e^H", unit="keys", without_sink=True)
 def effective_keys(rows: Rows) -> Tensor:
     """(heads, rows)."""
     return rows.derived(entropy_of_rows).exp()
 
 
-@measure("normalised_entropy", label="normalised entropy", formula="H / ln n", beside_sink=True)
+@measure("normalised_entropy", label="normalised entropy", formula="H / ln n", without_sink=True)
 def normalised_entropy(rows: Rows) -> Tensor:
     """(heads, rows); 1, the uniform row's, for a row that sees one key."""
     entropy = rows.derived(entropy_of_rows)

@@ -6,9 +6,12 @@ from torch import Tensor
 
 from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
+from undilute.rules.entropy import entropy, entropy_of_logits
+
+__all__ = ["entropy", "entropy_of_attention", "entropy_of_logits", "entropy_of_rows"]
 
 
-@measure("entropy", label="entropy", formula="H = −Σ p ln p", unit="nats", beside_sink=True)
+@measure("entropy", label="entropy", formula="H = −Σ p ln p", unit="nats", without_sink=True)
 def entropy_of_attention(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
     return rows.derived(entropy_of_rows)

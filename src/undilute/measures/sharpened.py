@@ -12,13 +12,13 @@ from undilute.measures.collision import sum_of_squares
 from undilute.measures.registry import measure
 
 
-@measure("top_weight_doubled", label="top weight with logits doubled", formula="max p² / Σ p²", beside_sink=True)
+@measure("top_weight_doubled", label="top weight with logits doubled", formula="max p² / Σ p²", without_sink=True)
 def top_weight_doubled(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
     return _share(_top(rows).square(), rows.derived(sum_of_squares))
 
 
-@measure("top_weight_quadrupled", label="top weight with logits × 4", formula="max p⁴ / Σ p⁴", beside_sink=True)
+@measure("top_weight_quadrupled", label="top weight with logits × 4", formula="max p⁴ / Σ p⁴", without_sink=True)
 def top_weight_quadrupled(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
     squares = rows.probabilities.square().clamp_(min=1e-18)  # so that no fourth power is a denormal number

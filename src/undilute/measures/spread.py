@@ -32,7 +32,7 @@ def weight_ceiling(rows: Rows) -> Tensor:
     return torch.sigmoid(logit_spread(rows) - (rows.n - 1).clamp(min=0).log())
 
 
-@measure("lead", label="lead of the first key", formula="z₁ − z₂", unit="nats", beside_sink=True)
+@measure("lead", label="lead of the first key", formula="z₁ − z₂", unit="nats", without_sink=True)
 def lead(rows: Rows) -> Tensor:
     """(heads, rows); infinite for a row of one key."""
     z = rows.derived(_two_largest)

@@ -8,7 +8,7 @@ from undilute.measures.attention_rows import Rows
 from undilute.measures.registry import measure
 
 
-@measure("top_weight", label="top weight", formula="max p", beside_sink=True)
+@measure("top_weight", label="top weight", formula="max p", without_sink=True)
 def top_weight(rows: Rows) -> Tensor:
     """(heads, rows)."""
     return (rows.heaviest[0][..., :1] * rows.kept).squeeze(-1)

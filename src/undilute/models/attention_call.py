@@ -8,7 +8,7 @@ learned sinks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -167,15 +167,27 @@ class AttentionCall:
         ids = self.options.get("position_ids")
         return int(ids[min(batch, ids.shape[0] - 1), query]) if isinstance(ids, Tensor) and ids.ndim == 2 else None
 
-    def visible(self, batch: int, rows: Tensor, keys: int) -> Tensor | None:
-        """Which of the first ``keys`` keys some rows see: (rows, keys) or (heads, rows, keys) bool, None if all.
+    def first_key(self, batch: int, query: Tensor) -> int:
+        """Index of the sequence's first real token, where a sink would be; below 0 if a window's cache has dropped it.
+
+        The first real query of a pass, (1,), sees that token, unless it continues a cache beyond its window.
+        """
+        position = None if self.is_cross else self.position(batch, int(query))
+        if self.window and self.queries < self.keys and position is not None and position >= self.window:
+            return int(query) + self.offset - position
+        seen = self.visible(batch, query)
+        return 0 if seen is None else int(seen.flatten(0, -2).any(0).int().argmax())
+
+    def visible(self, batch: int, rows: Tensor, keys: int | None = None) -> Tensor | None:
+        """Which keys some rows see: (rows, keys) or (heads, rows, keys) bool, None if all.
 
         Parameters
         ----------
         batch : index in the batch
         rows : (rows,), indices of queries
-        keys : how many keys to look at
+        keys : look at the first so many; at all of them by default
         """
+        keys = self.keys if keys is None else keys
         seen: Tensor | None = None
         if self.mask is not None and self.mask.ndim == 2:
             seen = self.mask[batch, :keys].bool()[None].expand(len(rows), -1)
@@ -221,17 +233,20 @@ class AttentionCall:
             if self.options.get(name) is not None and self.options[name].shape[at] > 1
         }
         per_head = self.mask is not None and self.mask.ndim == 4 and self.mask.shape[1] > 1
-        return replace(
-            self,
-            query=self.query.index_select(1, own),
-            key=self.key.index_select(1, own // groups),
-            value=self.value.index_select(1, own // groups),
-            mask=self.mask.index_select(1, own) if per_head else self.mask,
-            options=self.options | kept,
+        return AttentionCall(
+            self.module,
+            self.implementation,
+            self.query.index_select(1, own),
+            self.key.index_select(1, own // groups),
+            self.value.index_select(1, own // groups),
+            self.mask.index_select(1, own) if per_head else self.mask,
+            self.options | kept,
+            self.is_cross,
         )
 
-    def logits(self, batch: int, rows: Tensor, keys: int) -> Tensor:
-        """The logits of some rows against the first ``keys`` keys, (heads, rows, keys), anything where hidden."""
+    def logits(self, batch: int, rows: Tensor, keys: int | None = None) -> Tensor:
+        """The logits of some rows, (heads, rows, keys), anything where hidden; as :meth:`visible` is asked."""
+        keys = self.keys if keys is None else keys
         q, k = self.full(self.query[batch][:, rows]), self.full(self.key[batch][:, :keys])
         heads, count, features = q.shape
         z = (q.reshape(k.shape[0], -1, features) @ k.transpose(-1, -2)).view(heads, count, keys) * self.scale

@@ -11,11 +11,9 @@ model's own attention function still makes its output.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,11 +26,10 @@ from undilute.errors import InvalidValue, MissingExtra
 from undilute.measures import registry
 from undilute.measures.attention_rows import RANKED, Rows, Settings
 from undilute.models.attention_call import AttentionCall
-from undilute.models.cross_attention import CrossAttention, Queries
-from undilute.models.head_rules import rules_of
-from undilute.models.intercept import Attention, check_supported, intercepted
-from undilute.models.passes import Run, Runs, layer_names
+from undilute.models.passes import Run, layer_names
 from undilute.models.tensor_parallel import check_whole
+from undilute.models.watch import watch
+from undilute.models.watched_call import WatchedCall
 from undilute.rules.parameters import count, whole
 
 if TYPE_CHECKING:
@@ -93,6 +90,16 @@ class _Piece:
     key_weights: Tensor
 
 
+@dataclass
+class _Layer:
+    """What was seen of one layer."""
+
+    window: int | None
+    is_cross: bool
+    looks_ahead: bool = False
+    pieces: list[_Piece] = field(default_factory=list)
+
+
 @dataclass(eq=False)
 class Capture(AbstractContextManager["Capture"]):
     """The context manager behind :func:`capture`; afterwards it holds what was measured."""
@@ -103,120 +110,57 @@ class Capture(AbstractContextManager["Capture"]):
     settings: Settings
     x: X
     on_layer: Callable[[str], None] | None = None
-    _pieces: dict[Run, list[_Piece]] = field(default_factory=dict, init=False)
-    _ahead: dict[Run, bool] = field(default_factory=dict, init=False)
-    _windows: dict[Run, int | None] = field(default_factory=dict, init=False)
-    _undo: list[Callable[..., Any]] = field(default_factory=list, init=False)
-    _crossing: set[Run] = field(default_factory=set, init=False)
-    _runs: Runs = field(init=False)
-    _cross: CrossAttention = field(init=False)
-    _inputs: dict[tuple[nn.Module, int], Tensor] = field(default_factory=dict, init=False)
+    _layers: dict[Run, _Layer] = field(default_factory=dict, init=False)
+    _watching: AbstractContextManager[None] | None = field(default=None, init=False)
 
     def __enter__(self) -> Capture:
-        if self._undo:
+        if self._watching is not None:
             raise InvalidValue("this capture is running already: must be left before it is entered again.")
-        check_supported(self.model)
-        self._runs, self._cross = Runs(self.model), CrossAttention(self.model)  # before anybody's pass can ask
-        interception = intercepted(self.model, self._around)
-        interception.__enter__()
-        self._undo = [lambda: interception.__exit__(None, None, None)]
-        for watcher in (self._runs, self._cross):
-            watcher.__enter__()
-            self._undo.append(partial(watcher.__exit__, None, None, None))
-        if any(each.needs_x for each in self.measures) and self.x == "input":
-            self._undo += [hook.remove for hook in self._input_hooks()]
+        watching = watch(self.model, self._measure)
+        watching.__enter__()
+        self._watching = watching
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._undo:
-            self._undo.pop()()
-        self._inputs.clear()
+        watching, self._watching = self._watching, None
+        if watching is not None:
+            watching.__exit__(None, None, None)
 
     @property
     def layers(self) -> list[LayerSample]:
         """What was measured, one entry per attention layer, in the order in which they ran."""
-        names = layer_names(self._pieces)
-        return [
-            self._joined(index, name, run)
-            for index, (name, run) in enumerate(zip(names, self._pieces, strict=True))
-            if self._pieces[run]
-        ]
+        found = zip(layer_names(self._layers), self._layers.values(), strict=True)
+        return [self._joined(index, name, each) for index, (name, each) in enumerate(found) if each.pieces]
 
     def clear(self) -> None:
         """Forget what was measured so far."""
-        self._pieces.clear()
+        self._layers.clear()
 
     def frame(self) -> pandas.DataFrame:
         """One line per layer, head and sampled row, with a column for each measure."""
         return frame_of(self.layers)
 
-    def _around(self, implementation: str, function: Attention) -> Attention:
-        def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
-        ) -> Any:
-            result = function(module, query, key, value, mask, *args, **options)
-            with torch.no_grad():
-                is_cross = self._cross.of(module, query, key)
-                self._measure(AttentionCall(module, implementation, query, key, value, mask, options, is_cross))
-            return result
-
-        return attend
-
-    def _measure(self, call: AttentionCall) -> None:
+    def _measure(self, call: WatchedCall) -> None:
         check_whole(call)
-        if (run := self._runs.of(call.module, call.query, call.key)) is None:
+        if call.is_repeat:
             return
-        pieces = self._pieces.setdefault(run, [])
-        self._ahead[run] = self._ahead.get(run, False) or call.looks_ahead
-        self._windows[run] = call.window
-        if call.is_cross:
-            self._crossing.add(run)
-        for batch, (real, start) in enumerate(self._queries(call)):
-            if not len(real):
-                continue
-            chosen = sampled(real, self.rows, evenly=call.looks_ahead)
-            first = self._first_key(call, batch, real[:1]) if call.is_cross else call.offset - start
-            for rows in blocks(call, chosen):
-                pieces.append(self._piece(call, batch, rows, first, start))
+        layer = self._layers.setdefault(call.run, _Layer(call.window, call.is_cross))
+        layer.window, layer.is_cross = call.window, layer.is_cross or call.is_cross
+        layer.looks_ahead = layer.looks_ahead or call.looks_ahead
+        for batch, (real, _) in enumerate(call.sequences):
+            if len(real):
+                chosen = sampled(real, self.rows, evenly=call.looks_ahead)
+                layer.pieces += [self._piece(call, batch, rows) for rows in blocks(call, chosen)]
         if self.on_layer is not None:
-            self.on_layer(run.module)
+            self.on_layer(call.layer)
 
-    def _queries(self, call: AttentionCall) -> Sequence[Queries]:
-        """The queries of each sequence; those of a cross-attention are known from the self-attention before it."""
-        if call.is_cross:
-            return self._cross.queries(call.module, call.query)
-        found = []
-        for batch in range(call.query.shape[0]):
-            real = call.real(batch).nonzero().squeeze(-1)
-            found.append(Queries(real, call.offset - self._first_key(call, batch, real[:1]) if len(real) else 0))
-        self._cross.keep(call.module, call.queries, found)
-        return found
-
-    def _piece(self, call: AttentionCall, batch: int, rows: Tensor, first: int, start: int) -> _Piece:
-        own = rows + call.offset
-        keys = call.keys if call.looks_ahead else min(call.keys, int(own[-1]) + 1)
-        visible = call.visible(batch, rows, keys)
-        if visible is not None and bool(visible.all()):
-            visible = None
-        logits, reach, used = call.logits(batch, rows, keys), call.reach(batch, rows, keys, visible), None
-        if (rules := rules_of(call.module, call.implementation, len(logits))) is not None:
-            (logits, used), reach = rules.weigh(logits, visible), None  # the bound knows no scale but the model's
-        block = Rows(
-            logits,
-            visible,
-            None if call.is_cross else own,
-            first=first,
-            outside=call.outside,
-            reach=reach,
-            x=self._vectors(call, batch, keys),
-            settings=self.settings,
-            used=used,
-        )
-        measured = {each.name: each.compute(block).double().cpu() for each in self.measures}
-        n = block.n[0].long().cpu()
-        return _Piece(batch, (rows + start).cpu(), first, n, measured, *self._heaviest(block))
+    def _piece(self, call: WatchedCall, batch: int, rows: Tensor) -> _Piece:
+        block = call.block(batch, rows, x=self._vectors(call, batch), settings=self.settings)
+        measured = {each.name: each.of(block).double().cpu() for each in self.measures}
+        position = (rows + call.sequences[batch].start).cpu()
+        return _Piece(batch, position, block.first, block.n[0].long().cpu(), measured, *self._heaviest(block))
 
     @staticmethod
     def _heaviest(block: Rows) -> tuple[Tensor, Tensor]:
@@ -228,44 +172,23 @@ class Capture(AbstractContextManager["Capture"]):
         absent = (0, RANKED - keys.shape[-1])
         return nn.functional.pad(keys, absent, value=-1).cpu(), nn.functional.pad(weights, absent).cpu()
 
-    def _first_key(self, call: AttentionCall, batch: int, query: Tensor) -> int:
-        """Index of the sequence's first real token, where a sink would be; below 0 if a window's cache has dropped it.
-
-        The first real query of a pass sees that token, unless it continues a cache beyond its window.
-        """
-        position = None if call.is_cross else call.position(batch, int(query))
-        if call.window and call.queries < call.keys and position is not None and position >= call.window:
-            return int(query) + call.offset - position
-        seen = call.visible(batch, query, call.keys)
-        return 0 if seen is None else int(seen.flatten(0, -2).any(0).int().argmax())
-
-    def _vectors(self, call: AttentionCall, batch: int, keys: int) -> Tensor | None:
+    def _vectors(self, call: WatchedCall, batch: int) -> Tensor | None:
         if not any(each.needs_x for each in self.measures):
             return None
         if self.x == "values":
-            return call.value[batch][:, :keys]
-        given = self._inputs.get((call.module, threading.get_ident()))
+            return call.value[batch]
+        given = call.input
         if given is None or call.is_cross or given.shape[1] < call.keys:
             raise InvalidValue(
                 f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
                 "does, or the text that a decoder looks at); use x = 'values', or run the model without a cache."
             )
-        return given[batch, :keys][None]
+        return given[batch][None]
 
-    def _input_hooks(self) -> Iterator[Any]:
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-            given = (kwargs or {}).get("hidden_states", args[0] if args else None)  # none while a hook comes or goes
-            if isinstance(given, Tensor) and given.ndim == 3:
-                self._inputs[module, threading.get_ident()] = given.detach()
+    def _joined(self, index: int, name: str, layer: _Layer) -> LayerSample:
+        pieces = layer.pieces
 
-        for module in self.model.modules():
-            if "attention" in type(module).__name__.lower():
-                yield module.register_forward_pre_hook(keep, with_kwargs=True)
-
-    def _joined(self, index: int, name: str, run: Run) -> LayerSample:
-        pieces = self._pieces[run]
-
-        def rows(tensors: Iterable[Tensor]) -> NDArray[Any]:
+        def joined(tensors: Iterable[Tensor]) -> NDArray[Any]:
             return torch.cat(list(tensors), 1).numpy()
 
         return LayerSample(
@@ -274,12 +197,12 @@ class Capture(AbstractContextManager["Capture"]):
             batch=np.concatenate([np.full(len(piece.position), piece.batch) for piece in pieces]),
             position=torch.cat([piece.position for piece in pieces]).numpy(),
             n=torch.cat([piece.n for piece in pieces]).numpy(),
-            measures={each.name: rows(piece.measures[each.name] for piece in pieces) for each in self.measures},
-            keys=rows(torch.where(piece.keys < 0, -1, piece.keys - piece.first) for piece in pieces),
-            key_weights=rows(piece.key_weights for piece in pieces),
-            looks_ahead=self._ahead[run],
-            window=self._windows[run],
-            is_cross=run in self._crossing,
+            measures={each.name: joined(piece.measures[each.name] for piece in pieces) for each in self.measures},
+            keys=joined(torch.where(piece.keys < 0, -1, piece.keys - piece.first) for piece in pieces),
+            key_weights=joined(piece.key_weights for piece in pieces),
+            looks_ahead=layer.looks_ahead,
+            window=layer.window,
+            is_cross=layer.is_cross,
         )
 
 
@@ -302,7 +225,7 @@ def capture(
         with whatever implementation it has; it is put back as it was on exit, also after an error
     rows : how many rows of each call, sequence and head to measure: log-spaced for a causal pass, evenly spaced for an
         encoder's, all of them if there are no more
-    measures : names from ``undilute.measures.registry``; all by default
+    measures : names, see :func:`undilute.measures.names`; all by default, the user's own among them
     x : what the weights select from in d̃ and N_s/N: the layer's "values", or its "input"
     top : the N of top-N mass, d̃ and N_s/N
     sinks : how many of the first tokens count as sink

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, NamedTuple
+import weakref
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from undilute.models.own_attention import attends_through_interface
+from undilute.models.passes import Hooks
+from undilute.models.watched_call import WatchedCall
 
 OTHERS = (
     "key_value_states",  # BART, T5, Whisper, DETR
@@ -40,14 +39,7 @@ ASKING = ("query", "queries", "query_tensor", "q")  # who looks at them, if it i
 CACHES = ("past_key_values", "past_key_value", "layer_past")
 
 
-class Queries(NamedTuple):
-    """The queries of one sequence: indices of those that are no padding, and the position of the one with index 0."""
-
-    real: Tensor
-    start: int
-
-
-class CrossAttention(AbstractContextManager["CrossAttention"]):
+class CrossAttention(Hooks):
     """Inside the context, ``of`` says whether an attention call looks at keys of another text.
 
     Parameters
@@ -56,27 +48,18 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        super().__init__(model)
         self._owners = _owners(model)
         self._texts = _Texts()
         self._parameters: dict[nn.Module, tuple[str, ...]] = {}
-        self._hooks: list[Any] = []
 
     def __enter__(self) -> CrossAttention:
-        for part in self._model.modules():
+        for part in self.model.modules():
             if attends_through_interface(type(part)):
                 self._parameters[part] = _parameters(part)
-                self._hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CrossAttention:
-        """A copy of the model has the hooks too; nobody asks about its calls."""
+                self.hooks.append(part.register_forward_pre_hook(self._begin, with_kwargs=True))
+        for owner in set(self._owners.values()):
+            self.hooks.append(owner.register_forward_hook(self._end, always_call=True))
         return self
 
     def of(self, module: nn.Module, query: Tensor, key: Tensor) -> bool:
@@ -88,17 +71,20 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
         has_cache = getattr(module, "is_causal", True) or self._texts.has_cache.get(module, False)
         return key.shape[2] < query.shape[2] or not has_cache
 
-    def keep(self, module: nn.Module, count: int, queries: Sequence[Queries]) -> None:
-        """Remember what a self-attention knows about its ``count`` queries, sequence by sequence."""
-        self._texts.queries[self._owners.get(module)] = count, queries
+    def input_of(self, module: nn.Module) -> Tensor | None:
+        """(batch, queries, features): the hidden states that a layer was called with, while it attends."""
+        known = self._texts.inputs.get(module)
+        given = None if known is None else known()
+        return None if given is None else given.detach()
 
-    def queries(self, module: nn.Module, query: Tensor) -> Sequence[Queries]:
-        """What is known about the queries of a cross-attention; without a self-attention before it, all are real."""
-        batch, _, count, _ = query.shape
-        known, found = self._texts.queries.get(self._owners.get(module), (0, ()))
-        if (known, len(found)) == (count, batch):
-            return found
-        return [Queries(torch.arange(count, device=query.device), 0)] * batch
+    def self_attention_before(self, module: nn.Module) -> WatchedCall | None:
+        """The latest self-attention of the decoder that a layer is in, without its vectors."""
+        return self._texts.calls.get(self._owners.get(module))
+
+    def keep(self, call: WatchedCall) -> None:
+        """Remember a self-attention, for what it knows about its queries."""
+        if not call.is_cross:
+            self._texts.calls[self._owners.get(call.module)] = call.without_vectors()
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any] | None = None) -> None:
         parameters = self._parameters.get(module)
@@ -109,15 +95,23 @@ class CrossAttention(AbstractContextManager["CrossAttention"]):
         others = (given.get(name) for name in OTHERS)
         self._texts.is_other[module] = any(each is not None and each is not asking for each in others)
         self._texts.has_cache[module] = any(given.get(name) is not None for name in CACHES)
+        hidden = given.get("hidden_states", args[0] if args else None)
+        if isinstance(hidden, Tensor) and hidden.ndim == 3:
+            self._texts.inputs[module] = weakref.ref(hidden)
+
+    def _end(self, owner: nn.Module, *_: Any) -> None:
+        """Let go of the masks of a pass that is over."""
+        self._texts.calls.pop(owner, None)
 
 
 class _Texts(threading.local):
-    """What a thread's last calls were about: of each module, and of the queries of each model within the model."""
+    """What a thread's last calls were about: of each module, and the self-attention of each model within the model."""
 
     def __init__(self) -> None:
         self.is_other: dict[nn.Module, bool] = {}
         self.has_cache: dict[nn.Module, bool] = {}
-        self.queries: dict[nn.Module | None, tuple[int, Sequence[Queries]]] = {}
+        self.inputs: dict[nn.Module, weakref.ref[Tensor]] = {}
+        self.calls: dict[nn.Module | None, WatchedCall] = {}
 
 
 def _owners(model: nn.Module) -> dict[nn.Module, nn.Module]:

@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from undilute.engine.budget import memory_budget
 from undilute.engine.call import prepare
 from undilute.engine.routes.choose import run
 from undilute.errors import InvalidValue
@@ -28,7 +26,6 @@ from undilute.rules.maps.softmax import Softmax
 ATTRIBUTE = "undilute_rules"
 TREATMENT = "undilute_treatment"  # stands in the name of a treated model's implementation
 PACKED = ("cu_seq_lens_q", "cu_seqlens_q")
-TEMPORARIES = 8  # tensors of a block's size that are alive at once where logits are capped
 
 
 class HeadRules(nn.Module):
@@ -62,7 +59,7 @@ class HeadRules(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Come from a file, in a process that may not know treated models yet."""
-        from undilute.models.intercept import know_treatments
+        from undilute.models.watch import know_treatments
 
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         know_treatments()
@@ -80,7 +77,7 @@ class HeadRules(nn.Module):
         """The rule of one head, with its own share of parameters given per head."""
         for indices, rule in self.groups:
             if head in indices:
-                return rule.heads([indices.index(head)], len(indices))
+                return rule.for_heads([indices.index(head)], len(indices))
         raise InvalidValue(f"head {head}: must be one of the layer's {self.heads}, 0 to {self.heads - 1}.")
 
     def attend(self, call: AttentionCall) -> Tensor:
@@ -192,8 +189,6 @@ def _attend(call: AttentionCall, rule: Rule) -> Tensor:
     sinks = call.options.get("s_aux")
     if sinks is not None:
         rule = Rule(rule.scale, Sink(sinks.to(torch.promote_types(sinks.dtype, torch.float32))))
-    if call.options.get("softcap") is not None:
-        return _capped(call, rule)
     prepared = prepare(
         call.query,
         call.key[:, :, : call.keys],
@@ -204,24 +199,7 @@ def _attend(call: AttentionCall, rule: Rule) -> Tensor:
         enable_gqa=True,
         rule=rule,
         sliding_window=call.flag_window,
+        softcap=call.options.get("softcap"),
         past=call.offset if call.causal else None,
     )
-    return run(prepared)[0]
-
-
-def _capped(call: AttentionCall, rule: Rule) -> Tensor:
-    """The same where logits are capped, which no product of queries and keys can be: a block of rows at a time."""
-    groups = call.query.shape[1] // call.key.shape[1]
-    row = call.query.shape[1] * call.keys * 4 * TEMPORARIES
-    block = max(1, min(call.queries, memory_budget() // row))
-    parts = []
-    for batch in range(call.query.shape[0]):
-        value = call.full(call.value[batch][:, : call.keys]).repeat_interleave(groups, 0)
-        outputs = []
-        for start in range(0, call.queries, block):
-            rows = torch.arange(start, min(start + block, call.queries), device=call.query.device)
-            visible = call.visible(batch, rows, call.keys)
-            weights = rule(call.logits(batch, rows, call.keys), visible)
-            outputs.append(F.dropout(weights, call.dropout, training=call.dropout > 0) @ value)
-        parts.append(torch.cat(outputs, 1))
-    return torch.stack(parts).to(call.query.dtype)
+    return run(prepared).output

@@ -3,7 +3,8 @@
 Every rule of the registry is made known to transformers under that name, with torch's mask function beside it (a name
 that has none silently loses its causal mask). Models whose attention is code of their own refuse it
 (``own_attention.py``). transformers is heavy, and importing undilute must not import it: if it is not there yet, the
-names are registered as soon as somebody else has imported it.
+names are registered as soon as somebody else has imported it. That takes a hook on ``sys.meta_path``: transformers has
+no entry point, nor any other place where a package could announce its attention functions.
 
 ``torch.compile`` calls these functions but does not look into them: a compiled model runs its own code compiled and its
 rules as they are. Traced, they would be many small graphs for each layer, compiled again for each length.
@@ -13,11 +14,10 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,6 +25,9 @@ from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import attention
 from undilute.models.own_attention import guarded, stand_guard
 from undilute.rules import registry
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 HOME = "transformers.modeling_utils"  # where AttentionInterface is
 
@@ -40,22 +43,26 @@ def name_in_transformers(rule: str) -> str:
     return IMPLEMENTATION + rule
 
 
-def register_with_transformers() -> None:
-    """Make every rule, and every later one, known to transformers: now, or when it is imported."""
+def register_with_transformers(*then: Callable[[type[PreTrainedModel]], None]) -> None:
+    """Make every rule, and every later one, known to transformers: now, or when it is imported.
+
+    Parameters
+    ----------
+    then : what else to do with transformers' ``PreTrainedModel`` once it is there
+    """
+
+    def register() -> None:
+        from transformers import PreTrainedModel
+
+        stand_guard(PreTrainedModel, IMPLEMENTATION)
+        registry.on_register(_register)
+        for each in then:
+            each(PreTrainedModel)
+
     if HOME in sys.modules:
-        _begin()
-    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())
-
-
-def _begin() -> None:
-    from transformers import PreTrainedModel
-
-    from undilute.treatment.saved import keep_rules
-
-    keep_rules(PreTrainedModel)
-    stand_guard(PreTrainedModel, IMPLEMENTATION)
-    registry.on_register(_register)
+        register()
+    else:
+        sys.meta_path.insert(0, _WhenImported(register))
 
 
 def _register(rule: str) -> None:
@@ -68,38 +75,26 @@ def _register(rule: str) -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Lets the usual finders find transformers' module, and registers once it has run; then it is gone."""
+    """Lets the usual finders find transformers' module, and calls ``then`` once it has run; then it is gone."""
 
-    is_asking = False
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != HOME or self.is_asking:
+        if fullname != HOME:
             return None
-        self.is_asking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self.is_asking = False
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((each for each in specs if each is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenRegister(spec.loader, self)
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                sys.meta_path.remove(self)
+                self.then()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-class _ThenRegister(importlib.abc.Loader):
-    """A loader, and what comes after it."""
-
-    def __init__(self, loader: importlib.abc.Loader, finder: _WhenImported) -> None:
-        self.loader, self.finder = loader, finder
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        sys.meta_path.remove(self.finder)
-        _begin()
-
-    def __getattr__(self, name: str) -> Any:  # inspect asks a loader for the source
-        return getattr(self.loader, name)

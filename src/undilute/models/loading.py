@@ -248,8 +248,8 @@ def _in_one_line(name: str | Path) -> Iterator[None]:
         if is_here or not isinstance(error, OSError):
             raise InvalidValue(f"{str(name)!r} cannot be loaded: {one_line(error)}.") from None
         raise InvalidValue(
-            f"{str(name)!r} is no known model ({', '.join(WHEELS)}), no file or folder here, and not to be had from "
-            f"the Hugging Face hub: {one_line(error)}; check the spelling, log in with `hf auth login` if it is "
+            f"{str(name)!r} is no known model ({', '.join(WHEELS)}), no file or folder here, and not on the "
+            f"Hugging Face hub: {one_line(error)}; check the spelling, log in with `hf auth login` if it is "
             "private, or give a local folder."
         ) from None
 

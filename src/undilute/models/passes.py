@@ -69,7 +69,25 @@ def is_numbered_alike(layers: Iterable[str]) -> bool:
     return all(number is None or int(number[0]) == index for index, number in enumerate(first))
 
 
-class Runs(AbstractContextManager["Runs"]):
+class Hooks(AbstractContextManager["Hooks"]):
+    """Hooks on the modules of a model, which are gone when the context is left."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.hooks: list[Any] = []
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hooks:
+        """A copy of the model has the hooks too; nobody asks about it."""
+        return self
+
+
+class Runs(Hooks):
     """Inside the context, ``of`` says which run of its module an attention call belongs to.
 
     Parameters
@@ -78,46 +96,36 @@ class Runs(AbstractContextManager["Runs"]):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        super().__init__(model)
         self._names = {module: name for name, module in model.named_modules()}
         self._pass = _Pass()
         self._counted: set[nn.Module] = set()
         self._lock = threading.Lock()
-        self._hooks: list[Any] = []
 
     def __enter__(self) -> Runs:
         from transformers import PreTrainedModel
 
-        for part in self._model.modules():
+        for part in self.model.modules():
             if isinstance(part, PreTrainedModel):
-                self._hooks.append(part.register_forward_pre_hook(self._begin))
-                self._hooks.append(part.register_forward_hook(self._end, always_call=True))
+                self.hooks.append(part.register_forward_pre_hook(self._begin))
+                self.hooks.append(part.register_forward_hook(self._end, always_call=True))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Runs:
-        """A copy of the model has the hooks too; nobody asks for its runs."""
-        return self
-
-    def of(self, module: nn.Module, query: Tensor, key: Tensor) -> Run | None:
-        """The run that an attention call of a module belongs to; None if its rows were there before."""
+    def of(self, module: nn.Module, query: Tensor, key: Tensor) -> tuple[Run, bool]:
+        """The run that an attention call of a module belongs to, and whether its rows were there before."""
         with self._lock:
             if module not in self._counted:
                 self._counted.add(module)
-                self._hooks.append(module.register_forward_pre_hook(self._run))
-        if torch._C._current_graph_task_id() != -1:  # inside of backward
-            return None
-        before = [each() for each in self._pass.rows.get(module, ())]
-        if before and before[0] is query and before[1] is key:
-            return None
-        self._pass.rows[module] = weakref.ref(query), weakref.ref(key)
+                self.hooks.append(module.register_forward_pre_hook(self._run))
         number = self._pass.numbers.setdefault(module, 0)  # the first run was under way before it was counted
-        return Run(self._names.get(module, type(module).__name__), number)
+        run = Run(self._names.get(module, type(module).__name__), number)
+        if torch._C._current_graph_task_id() != -1:  # inside of backward
+            return run, True
+        before = [each() for each in self._pass.attended_with.get(module, ())]
+        if before and before[0] is query and before[1] is key:
+            return run, True
+        self._pass.attended_with[module] = weakref.ref(query), weakref.ref(key)
+        return run, False
 
     def _begin(self, part: nn.Module, _: Any) -> None:
         if self._pass.outermost is None:
@@ -142,4 +150,4 @@ class _Pass(threading.local):
     def __init__(self) -> None:
         self.outermost: nn.Module | None = None
         self.numbers: dict[nn.Module, int] = {}
-        self.rows: dict[nn.Module, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
+        self.attended_with: dict[nn.Module, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}

@@ -123,6 +123,5 @@ class Attention(nn.Module):
             sliding_window=self.sliding_window,
             past=k.shape[-2] - q.shape[-2] if self.is_causal else None,
         )
-        out, _ = run(call)
-        y: Tensor = self.out_proj(merge_heads(out))
+        y: Tensor = self.out_proj(merge_heads(run(call).output))
         return y

@@ -1,6 +1,6 @@
 """A diagnosis as plain data: what ``--json`` writes and what the page draws, under one schema version.
 
-    schema      "undilute.diagnosis/1"; a change that breaks readers raises the number
+    schema      "undilute.diagnosis/2"; a change that breaks readers raises the number
     versions    of undilute, torch and transformers
     subject     model, architecture, parameters, implementation, maximum_length, x, top, sinks, rows
     question    length, target, sinks, recent, seed, thresholds
@@ -24,6 +24,7 @@ import math
 import warnings
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,10 @@ from undilute.diagnosis.result import Diagnosis
 from undilute.measures import registry
 from undilute.models.capture import LayerSample
 
-SCHEMA = "undilute.diagnosis/1"
+SCHEMA = "undilute.diagnosis/2"
 BINS = 14
 SHOWN_ROWS = 8
-POINTS = ("top_weight_beside_sink", "n_eff_beside_sink")
+POINTS = ("top_weight_without_sink", "n_eff_without_sink")
 
 
 def to_json(diagnosis: Diagnosis) -> str:
@@ -73,6 +74,16 @@ def data(diagnosis: Diagnosis) -> dict[str, Any]:
         "layers": [_layer(layer) for layer in diagnosis.layers],
         "heads": described,
     }
+
+
+def kind_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """A line for each kind of head: how many, its name, what it does, and their median top weight, now and forecast."""
+    rows = []
+    for kind, number in diagnosis.counts.items():
+        some = diagnosis.heads.of(kind)
+        weights = [[getattr(head, name) for head in some] for name in ("top_now", "top_target")]
+        rows.append([str(number), kind, MEANINGS[kind], *(f"{median(each):.2g}" if each else "–" for each in weights)])
+    return rows
 
 
 def bins(n: NDArray[np.int64]) -> list[NDArray[np.bool_]]:

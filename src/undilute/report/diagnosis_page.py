@@ -1,23 +1,18 @@
 """A diagnosis as one HTML file: what every head does over context length, to look at, sort, filter and click through.
 
-The page holds its data, style and script, so it works from a disk without a network; a content security policy forbids
-every request and every script but its own. Text of the model and of its input reaches the page as JSON whose marks are
-escaped, and the script puts it in as text only. The details of a layer are parsed when one of its heads is looked at.
+Text of the model and of its input reaches the page as JSON whose marks are escaped, and the script puts it in as text
+only. The details of a layer are parsed when one of its heads is looked at.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Sequence
-from importlib.resources import files as resources
 from typing import Any
 
 from undilute.diagnosis.result import Diagnosis
-from undilute.errors import MissingExtra
-from undilute.report import diagnosis_data
+from undilute.report import diagnosis_data, pages
 
 SCRIPTS = ("elements.js", "charts.js", "diagnosis.js")
 UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")  # the last: halves of a character, which no file can hold
@@ -26,28 +21,20 @@ DETAILS = ("curves", "points", "shown")  # of a head: the bulk of the data, need
 
 def page(diagnosis: Diagnosis) -> str:
     """A self-contained HTML page; the same diagnosis gives the same text."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError:
-        raise MissingExtra("jinja2", "plot") from None
     data = diagnosis_data.data(diagnosis)
     heads: list[dict[str, Any]] = data["heads"]
     details = [{part: head.pop(part) for part in DETAILS} for head in heads]
-    script = "\n".join(_template(part) for part in SCRIPTS)
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["thousands"] = "{:,}".format
-    return environment.from_string(_template("diagnosis.html")).render(
+    return pages.rendered(
+        "diagnosis.html",
+        styles=("page.css", "diagnosis.css"),
+        scripts=SCRIPTS,
         data=data,
         limits=data["question"]["thresholds"],
         size=size(data["subject"]["parameters"]),
         summary=diagnosis.summary,
         numbering=diagnosis.numbering,
-        style=Markup(_template("diagnosis.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        overview=Markup(embedded(data)),
-        details=[Markup(embedded(layer)) for layer in _by_layer(details, data["layers"])],
+        overview=embedded(data),
+        details=[embedded(layer) for layer in _by_layer(details, data["layers"])],
     )
 
 
@@ -80,7 +67,3 @@ def embedded(value: object) -> str:
 def _by_layer(heads: Sequence[object], layers: Sequence[dict[str, Any]]) -> list[Sequence[object]]:
     ends = [sum(layer["heads"] for layer in layers[: index + 1]) for index in range(len(layers))]
     return [heads[end - layer["heads"] : end] for end, layer in zip(ends, layers, strict=True)]
-
-
-def _template(name: str) -> str:
-    return resources("undilute.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from undilute.diagnosis.heads import Head, Heads
-from undilute.diagnosis.kinds import MEANINGS, Kind
+from undilute.diagnosis.heads import Head
+from undilute.diagnosis.kinds import KINDS, Kind
 from undilute.diagnosis.result import Diagnosis
+from undilute.report.diagnosis_data import kind_rows
 
 COLOURS: dict[Kind, str] = {
     "diluting": "red",
@@ -60,10 +60,8 @@ def _kinds(diagnosis: Diagnosis) -> Table:
     table.add_column("what it does")
     table.add_column("top weight", justify="right")
     table.add_column(f"at {diagnosis.question.target:,}", justify="right")
-    for kind, number in diagnosis.counts.items():
-        some = diagnosis.heads.of(kind)
-        figures = [f"{_median(some, name):.2g}" if number else "–" for name in ("top_now", "top_target")]
-        table.add_row(str(number), f"[{COLOURS[kind]}]{kind}[/]", MEANINGS[kind], *figures)
+    for kind, (number, name, *rest) in zip(KINDS, kind_rows(diagnosis), strict=True):
+        table.add_row(number, Text(name, style=COLOURS[kind]), *rest)
     return table
 
 
@@ -77,7 +75,3 @@ def _sentence(head: Head, diagnosis: Diagnosis) -> Text:
         f": {head.top_short:.2g} → {head.top_now:.2g} → {head.top_target:.2g}, {since} (γ {head.gamma:.2f}); "
         f"{head.advice.summary}.",
     )
-
-
-def _median(heads: Heads, name: str) -> float:
-    return float(np.median([getattr(head, name) for head in heads]))

@@ -1,4 +1,8 @@
-"""Which pictures show what a rule does to a model?  Curves for one rule, heat maps for many; softmax is the first."""
+"""Which pictures show what a treatment does to a model?  Curves for one, heat maps for many.
+
+Loss by position, recall by length, task and depth, entropy and cost, each with its interval; the first measurement is
+that of the model as it is. With its findings and tables, an evaluation is shown on the same page as all other results.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +10,70 @@ import math
 from collections.abc import Sequence
 
 from undilute.evaluation.changes import LOSS, RUN, Change, after_tokens
-from undilute.evaluation.outcome import Answer, Evaluation, Task
+from undilute.evaluation.measure import Answer, Measurement
+from undilute.evaluation.result import (
+    COSTS,
+    DEPTHS,
+    Evaluation,
+    Mean,
+    at_depth,
+    chance,
+    entropies,
+    loss_within,
+    ratio,
+    recall,
+)
 from undilute.models.text_loss import position_buckets
-from undilute.report import evaluation_figures as figures
-from undilute.report.result import Chart, HeatMap, Series
+from undilute.report.result import Chart, HeatMap, Result, Series
 
 BLOCKS = f"Shaded: 95 % intervals over runs of {RUN} tokens; what counts is the paired difference in the table."
 HAYSTACKS = "Shaded: 95 % intervals over haystacks; what counts is the paired difference in the table."
 
 
-# ---------------------------------------------------------------- one rule beside softmax
+def result(evaluation: Evaluation) -> Result:
+    """What ``undilute.evaluate`` or ``undilute.compare`` found."""
+    measured = evaluation.measurements
+    pictures: list[Chart | HeatMap]
+    if evaluation.id == "compare":
+        pictures = [*heat_maps(measured), entropy(measured)]
+    else:
+        lines = [each for own in evaluation.changes.values() for each in own]
+        pictures = [*curves(measured, lines), *recalls(measured), *costs(measured)]
+    return Result(
+        evaluation.id,
+        evaluation.settings,
+        evaluation.findings,
+        [],
+        evaluation.tables,
+        pictures,
+        evaluation.seconds,
+        command=evaluation.command,
+    )
 
 
-def curves(evaluations: Sequence[Evaluation], changes: Sequence[Change]) -> list[Chart]:
+# ---------------------------------------------------------------- one treatment
+
+
+def curves(measurements: Sequence[Measurement], changes: Sequence[Change]) -> list[Chart]:
     """Everything by what it depends on: loss by position, recall by length and depth, entropy by visible keys.
 
     Parameters
     ----------
-    evaluations : the model as it was, and as it is
-    changes : from the first of them to the second
+    measurements : the model as it is, and as it is treated
+    changes : from the first of them to the second, if there is one
     """
-    tasks = figures.tasks(evaluations[0])
-    recalls = [_recall_by_length(evaluations, task) for task in tasks]
-    depths = [_recall_by_depth(evaluations)] if tasks else []
-    return [_loss(evaluations), _loss_change(evaluations[1], changes), *recalls, *depths, entropy(evaluations)]
+    tasks = measurements[0].tasks
+    recalls = [_recall_by_length(measurements, task) for task in tasks]
+    depths = [_recall_by_depth(measurements)] if tasks else []
+    differences = [_loss_change(measurements[1], changes)] if changes else []
+    return [_loss(measurements), *differences, *recalls, *depths, entropy(measurements)]
 
 
-def _loss(evaluations: Sequence[Evaluation]) -> Chart:
-    buckets = position_buckets(evaluations[0].losses.shape[1] + 1)
+def _loss(measurements: Sequence[Measurement]) -> Chart:
+    buckets = position_buckets(measurements[0].losses.shape[1] + 1)
     series = []
-    for each in evaluations:
-        means = [figures.loss_within(each, first, last) for first, last in buckets]
+    for each in measurements:
+        means = [loss_within(each, first, last) for first, last in buckets]
         series.append(_series(each.label, [last for _, last in buckets], means))
     return Chart(
         "loss-by-position",
@@ -49,7 +86,7 @@ def _loss(evaluations: Sequence[Evaluation]) -> Chart:
     )
 
 
-def _loss_change(after: Evaluation, changes: Sequence[Change]) -> Chart:
+def _loss_change(after: Measurement, changes: Sequence[Change]) -> Chart:
     lines = {each.what: each for each in changes}
     buckets = position_buckets(after.losses.shape[1] + 1)
     found = [lines.get(f"{LOSS} {after_tokens(*bucket)}", lines[LOSS]) for bucket in buckets]  # one bucket is all
@@ -74,13 +111,13 @@ def _ends(change: Change) -> tuple[float | None, float | None]:
     return change.low, change.high
 
 
-def _recall_by_length(evaluations: Sequence[Evaluation], task: Task) -> Chart:
-    lengths = figures.lengths(evaluations[0])
+def _recall_by_length(measurements: Sequence[Measurement], task: str) -> Chart:
+    lengths = measurements[0].lengths
     series = []
-    for each in evaluations:
-        asked = [figures.answers(each, task=task, length=length) for length in lengths]
-        series.append(_series(each.label, lengths, list(map(figures.recall, asked))))
-    guessed = [figures.chance(figures.answers(evaluations[0], task=task, length=length)) for length in lengths]
+    for each in measurements:
+        asked = [each.asked(task=task, length=length) for length in lengths]
+        series.append(_series(each.label, lengths, list(map(recall, asked))))
+    guessed = [chance(measurements[0].asked(task=task, length=length)) for length in lengths]
     series.append(Series("guessing", lengths, guessed, bound=True))
     return Chart(
         f"recall-{task}",
@@ -93,15 +130,15 @@ def _recall_by_length(evaluations: Sequence[Evaluation], task: Task) -> Chart:
     )
 
 
-def _recall_by_depth(evaluations: Sequence[Evaluation]) -> Chart:
-    middles = [100 * (low + high) / 2 for low, high in figures.DEPTHS]
+def _recall_by_depth(measurements: Sequence[Measurement]) -> Chart:
+    middles = [100 * (low + high) / 2 for low, high in DEPTHS]
     series = [
         _series(
             each.label,
             middles,
-            [figures.recall(figures.at_depth(each, low, high)) for low, high in figures.DEPTHS],
+            [recall(at_depth(each, low, high)) for low, high in DEPTHS],
         )
-        for each in evaluations
+        for each in measurements
     ]
     return Chart(
         "recall-by-depth",
@@ -113,11 +150,11 @@ def _recall_by_depth(evaluations: Sequence[Evaluation]) -> Chart:
     )
 
 
-def entropy(evaluations: Sequence[Evaluation]) -> Chart:
+def entropy(measurements: Sequence[Measurement]) -> Chart:
     """The heads' entropy by how many keys a row sees."""
     series = []
-    for each in evaluations:
-        rows = figures.entropies(each)
+    for each in measurements:
+        rows = entropies(each)
         n, median, low, high = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
         series.append(Series(each.label, n, median, low=low, high=high))
     return Chart(
@@ -131,7 +168,7 @@ def entropy(evaluations: Sequence[Evaluation]) -> Chart:
     )
 
 
-def _series(name: str, x: Sequence[float], means: Sequence[figures.Mean]) -> Series:
+def _series(name: str, x: Sequence[float], means: Sequence[Mean]) -> Series:
     values, low, high = ([getattr(each, part) for each in means] for part in ("value", "low", "high"))
     return Series(name, list(x), values, low=low, high=high)
 
@@ -139,19 +176,19 @@ def _series(name: str, x: Sequence[float], means: Sequence[figures.Mean]) -> Ser
 # ---------------------------------------------------------------- many rules
 
 
-def heat_maps(evaluations: Sequence[Evaluation]) -> list[HeatMap]:
-    """Rule × length, rule × task and rule × position, coloured by the difference from the first evaluation."""
-    return [*recalls(evaluations), _loss_differences(evaluations), *costs(evaluations)]
+def heat_maps(measurements: Sequence[Measurement]) -> list[HeatMap]:
+    """Rule × length, rule × task and rule × position, coloured by the difference from the first measurement."""
+    return [*recalls(measurements), _loss_differences(measurements), *costs(measurements)]
 
 
-def recalls(evaluations: Sequence[Evaluation]) -> list[HeatMap]:
+def recalls(measurements: Sequence[Measurement]) -> list[HeatMap]:
     """Recall by length and by task, if anything was asked."""
-    lengths, tasks = figures.lengths(evaluations[0]), figures.tasks(evaluations[0])
+    lengths, tasks = measurements[0].lengths, measurements[0].tasks
     if not lengths:
         return []
-    of_length = [[figures.answers(each, length=length) for length in lengths] for each in evaluations]
-    of_task = [[figures.answers(each, task=task) for task in tasks] for each in evaluations]
-    labels = [each.label for each in evaluations]
+    of_length = [[each.asked(length=length) for length in lengths] for each in measurements]
+    of_task = [[each.asked(task=task) for task in tasks] for each in measurements]
+    labels = [each.label for each in measurements]
     columns = [f"{length:,}" for length in lengths]
     by_length = "Needle recall by length, all tasks", "tokens of the haystack"
     return [
@@ -169,7 +206,7 @@ def _recall_map(
     asked: Sequence[Sequence[Sequence[Answer]]],
 ) -> HeatMap:
     """Recall of each rule, a row of ``asked``, in each column."""
-    guessed = (f"{column}: {figures.chance(own):.0f} %" for column, own in zip(columns, asked[0], strict=True))
+    guessed = (f"{column}: {chance(own):.0f} %" for column, own in zip(columns, asked[0], strict=True))
     return HeatMap(
         name,
         title,
@@ -177,7 +214,7 @@ def _recall_map(
         "rule",
         columns,
         labels,
-        [[figures.recall(own).value for own in row] for row in asked],
+        [[recall(own).value for own in row] for row in asked],
         "recall, %",
         better="higher",
         centre=labels[0],
@@ -185,10 +222,10 @@ def _recall_map(
     )
 
 
-def _loss_differences(evaluations: Sequence[Evaluation]) -> HeatMap:
-    buckets = position_buckets(evaluations[0].losses.shape[1] + 1)
-    losses = [[figures.loss_within(each, *bucket).value for bucket in buckets] for each in evaluations]
-    baseline = evaluations[0].label
+def _loss_differences(measurements: Sequence[Measurement]) -> HeatMap:
+    buckets = position_buckets(measurements[0].losses.shape[1] + 1)
+    losses = [[loss_within(each, *bucket).value for bucket in buckets] for each in measurements]
+    baseline = measurements[0].label
     shown = ", ".join(f"{value:.3f}" for value in losses[0])
     return HeatMap(
         "loss-difference",
@@ -196,7 +233,7 @@ def _loss_differences(evaluations: Sequence[Evaluation]) -> HeatMap:
         "tokens before",
         "rule",
         [f"{first:,}–{last:,}" for first, last in buckets],
-        [each.label for each in evaluations],
+        [each.label for each in measurements],
         [[value - start for value, start in zip(row, losses[0], strict=True)] for row in losses],
         "difference in loss, nats",
         better="lower",
@@ -205,30 +242,27 @@ def _loss_differences(evaluations: Sequence[Evaluation]) -> HeatMap:
     )
 
 
-def costs(evaluations: Sequence[Evaluation]) -> list[HeatMap]:
+def costs(measurements: Sequence[Measurement]) -> list[HeatMap]:
     """Time and memory, if they were measured."""
-    return [_costs(evaluations)] if all(each.cost is not None for each in evaluations) else []
+    return [_costs(measurements)] if all(each.cost is not None for each in measurements) else []
 
 
-def _costs(evaluations: Sequence[Evaluation]) -> HeatMap:
-    baseline = evaluations[0].cost
+def _costs(measurements: Sequence[Measurement]) -> HeatMap:
+    baseline = measurements[0].cost
     values = [
-        [
-            figures.ratio(getattr(each.cost, part, None), getattr(baseline, part, None))
-            for part in figures.COSTS.values()
-        ]
-        for each in evaluations
+        [ratio(getattr(each.cost, part, None), getattr(baseline, part, None)) for part in COSTS.values()]
+        for each in measurements
     ]
     return HeatMap(
         "cost",
-        f"Time and memory, as ratios to {evaluations[0].label}",
+        f"Time and memory, as ratios to {measurements[0].label}",
         "what is done",
         "rule",
-        [name.rpartition(",")[0] for name in figures.COSTS],
-        [each.label for each in evaluations],
+        [name.rpartition(",")[0] for name in COSTS],
+        [each.label for each in measurements],
         values,
-        f"ratio to {evaluations[0].label}",
+        f"ratio to {measurements[0].label}",
         better="lower",
-        centre=evaluations[0].label,
+        centre=measurements[0].label,
         note="Measured in turns in one run, the best of several; other work on the machine moves it.",
     )

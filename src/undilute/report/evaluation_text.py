@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from undilute.evaluation.changes import LOG_PROBABILITY, LOSS, RECALL
+from undilute.evaluation.result import COSTS
 from undilute.report.charts import label
-from undilute.report.evaluation_figures import COSTS
 from undilute.report.result import Result, Row
 
 SIGNS = {"better": "✓", "worse": "✗", "no clear difference": "○"}

@@ -1,6 +1,6 @@
-"""What did a run find?  Figures beside what was printed, and charts described by their data.
+"""What did a run find?  Sentences, figures, and charts described by their data.
 
-A result holds everything that its page shows and nothing else, so ``results.json`` alone can make the page anew.
+A result holds everything that its page shows and nothing else, so ``results.json`` alone can make the page again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Better = Literal["lower", "higher"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One printed value or claim beside what came out.
+    """One printed value or claim, and what came out.
 
     Attributes
     ----------
@@ -41,18 +41,6 @@ class Comparison:
     low: float | None = None
     high: float | None = None
     note: str = ""
-
-
-def compared(what: str, printed: float, computed: float, within: float, **more: Any) -> Comparison:
-    """A printed number beside a computed one: they agree if they differ by at most ``within``.
-
-    Examples
-    --------
-    >>> compared("accuracy at 64 items, %", 94.3, 95.1, within=4).verdict
-    'agrees'
-    """
-    verdict: Verdict = "agrees" if abs(printed - computed) <= within else "differs"
-    return Comparison(what, printed, computed, verdict, **more)
 
 
 @dataclass(frozen=True)
@@ -147,14 +135,14 @@ class HeatMap:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found: everything that its page shows, and nothing else, so that ``results.json`` can make it anew.
+    """What a run found: everything that its page shows, and nothing else, so that ``results.json`` can make it again.
 
     Attributes
     ----------
     id : the experiment
     settings : every option it ran with
     findings : what came out, in sentences made from the figures; the first is the answer
-    comparisons : printed beside computed
+    comparisons : printed and computed; only reproductions have any
     tables : every figure by name of its table, as rows of equal keys; one CSV file each
     charts : the pictures
     seconds : how long it took, with what earlier runs had done of it; NaN if that is not known

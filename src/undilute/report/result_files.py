@@ -1,6 +1,6 @@
 """How is a result kept?  A folder with results.json (everything), a CSV file a table, a PNG file a chart, and a page.
 
-results.json holds all of a result, so that its page can be made anew from it. Floats come back exactly as they were.
+results.json holds all of a result, so that its page can be made again from it. Floats come back exactly as they were.
 JSON has no NaN and no infinity: they are written as null, and null comes back as NaN where a number must be, and as
 None in a table. results.json is written last: a folder that has it is complete.
 """
@@ -10,22 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from undilute import files
-from undilute.errors import InvalidValue
-from undilute.report import charts as experiment_charts
-from undilute.report import result_page as experiment_page
-from undilute.report.result import Better, Chart, Comparison, HeatMap, Result, Row, Series, Verdict
+from undilute.errors import InvalidValue, MissingExtra
+from undilute.report import charts, result_page
+from undilute.report.result import Result, Row
 from undilute.report.result_page import chart_files, table_files
 
 SCHEMA = "undilute.experiment/1"
 HALVES = re.compile("[\ud800-\udfff]")  # of characters, which no file can hold as they are
-LARGEST = sys.float_info.max
 RESULTS, PAGE = "results.json", "index.html"
 
 
@@ -37,7 +34,7 @@ def save(
     folder: Path,
     also: Mapping[str, str] | None = None,
     elsewhere: Mapping[Path, str] | None = None,
-    headings: experiment_page.Headings | None = None,
+    page: Callable[[Sequence[Result]], str] = result_page.page,
 ) -> list[Path]:
     """Write everything into ``folder``, or nothing if a chart cannot be drawn or a file cannot be written.
 
@@ -49,14 +46,14 @@ def save(
     folder : where to; made if it is not there
     also : further files that belong to it, by name
     elsewhere : further files that belong to it and lie in other places
-    headings : as for :func:`undilute.report.result_page.page`
+    page : makes the page
     """
     contents: dict[str, str | bytes] = dict(also or {})
     for name, rows in zip(table_files(result), result.tables.values(), strict=True):
         contents[name] = csv_bytes(rows)
     for name, chart in zip(chart_files(result), result.charts, strict=True):
-        contents[name] = experiment_charts.png(chart)
-    contents[PAGE] = experiment_page.page([result], headings)
+        contents[name] = charts.png(chart)
+    contents[PAGE] = page([result])
     contents[RESULTS] = to_json(result)
     outdated = set(_earlier_files(result, folder)) - set(contents)
     written = files.write_all({**(elsewhere or {}), **{folder / name: each for name, each in contents.items()}})
@@ -119,14 +116,17 @@ def from_json(text: str) -> Result:
     True
     """
     try:
+        from undilute.report.result_reading import read
+    except ImportError:
+        raise MissingExtra("pydantic", "plot") from None
+    try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidValue(f"it is not JSON ({error}).") from None
     schema = content.pop("schema", None) if isinstance(content, dict) else None
     if schema != SCHEMA:
         raise InvalidValue(f"its schema is {schema!r}: must be {SCHEMA!r}.")
-    made: Result = _read(Result)(content, "result")
-    return made
+    return read(content)
 
 
 def _plain(value: object) -> Any:
@@ -157,167 +157,3 @@ def _laid_out(value: Any, depth: int) -> str:
         parts = [f"{_laid_out(name, 0)}: {_laid_out(each, depth + 1)}" for name, each in value.items()]
         return "{" + margin + f",{margin}".join(parts) + before + "}"
     return "[" + margin + f",{margin}".join(_laid_out(each, depth + 1) for each in value) + before + "]"
-
-
-# ---------------------------------------------------------------- reading JSON that may be anything
-
-Reader = Callable[[Any, str], Any]
-
-
-def _wrong(value: object, where: str, wanted: str) -> InvalidValue:
-    shown = repr(value)
-    return InvalidValue(f"its {where} is {shown if len(shown) < 60 else f'{shown[:60]} …'}: must be {wanted}.")
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(value, where, "text")
-    return value
-
-
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(value, where, "true or false")
-    return value
-
-
-def _number(value: Any, where: str) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > LARGEST:
-        raise _wrong(value, where, "a number that a float can hold")
-    return value
-
-
-def _base(value: Any, where: str) -> int:
-    if value not in (0, 2, 10):
-        raise _wrong(value, where, "0, 2 or 10")
-    return int(value)
-
-
-def _one_of(known: tuple[str, ...]) -> Reader:
-    def reader(value: Any, where: str) -> str:
-        if value not in known:
-            raise _wrong(value, where, f"one of {', '.join(known)}")
-        return str(value)
-
-    return reader
-
-
-def _figure(value: Any, where: str) -> float | str:
-    return value if isinstance(value, str) else _number(value, where)
-
-
-def _cell(value: Any, where: str) -> Any:
-    if isinstance(value, dict | list):
-        raise _wrong(value, where, "one value")
-    return value if value is None or isinstance(value, str | bool) else _number(value, where)
-
-
-def _setting(value: Any, where: str) -> Any:
-    return tuple(_setting(each, where) for each in value) if isinstance(value, list) else value
-
-
-def _or_none(read: Reader) -> Reader:
-    return lambda value, where: None if value is None else read(value, where)
-
-
-def _list(read: Reader) -> Reader:
-    def reader(value: Any, where: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise _wrong(value, where, "a list")
-        return [read(each, f"{where}[{number}]") for number, each in enumerate(value)]
-
-    return reader
-
-
-def _named(read: Reader) -> Reader:
-    def reader(value: Any, where: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise _wrong(value, where, "an object")
-        return {name: read(each, f"{where}.{name}") for name, each in value.items()}
-
-    return reader
-
-
-def _read(cls: type) -> Reader:
-    """Read an object of a class: all its fields and no other."""
-
-    def reader(value: Any, where: str) -> Any:
-        readers = READERS[cls]
-        if not isinstance(value, dict) or set(value) != set(readers):
-            raise _wrong(value, where, f"an object of {', '.join(readers)}")
-        return cls(**{name: read(value[name], f"{where}.{name}") for name, read in readers.items()})
-
-    return reader
-
-
-def _series(value: Any, where: str) -> Series:
-    made: Series = _read(Series)(value, where)
-    columns = [each for each in (made.y, made.low, made.high, made.boxes) if each is not None]
-    if any(len(each) != len(made.x) for each in columns) or any(len(box) != 5 for box in made.boxes or ()):
-        raise _wrong(made.name, where, "a series of columns of equal length, and boxes of five numbers")
-    return made
-
-
-def _picture(value: Any, where: str) -> Chart | HeatMap:
-    """A heat map has values, a chart has none."""
-    made: Chart | HeatMap = _read(HeatMap if isinstance(value, dict) and "values" in value else Chart)(value, where)
-    return made
-
-
-READERS: dict[type, dict[str, Reader]] = {
-    Comparison: {
-        "what": _text,
-        "printed": _or_none(_figure),
-        "computed": _figure,
-        "verdict": _one_of(get_args(Verdict)),
-        "low": _or_none(_number),
-        "high": _or_none(_number),
-        "note": _text,
-    },
-    Series: {
-        "name": _text,
-        "x": _list(_number),
-        "y": _list(_number),
-        "low": _or_none(_list(_number)),
-        "high": _or_none(_list(_number)),
-        "printed": _flag,
-        "bound": _flag,
-        "boxes": _or_none(_list(_list(_number))),
-    },
-    Chart: {
-        "name": _text,
-        "title": _text,
-        "x_label": _text,
-        "y_label": _text,
-        "series": _list(_series),
-        "x_log": _base,
-        "y_log": _base,
-        "note": _text,
-    },
-    HeatMap: {
-        "name": _text,
-        "title": _text,
-        "x_label": _text,
-        "y_label": _text,
-        "x": _list(_text),
-        "y": _list(_text),
-        "values": _list(_list(_or_none(_number))),
-        "value_label": _text,
-        "better": _or_none(_one_of(get_args(Better))),
-        "centre": _or_none(_text),
-        "note": _text,
-    },
-    Result: {
-        "id": _text,
-        "settings": _named(_setting),
-        "findings": _list(_text),
-        "comparisons": _list(_read(Comparison)),
-        "tables": _named(_list(_named(_cell))),
-        "charts": _list(_picture),
-        "seconds": _number,
-        "made": _named(_text),
-        "command": _text,
-    },
-}

@@ -1,29 +1,21 @@
-"""Results as one HTML file: printed beside computed, interactive charts, and every figure.
-
-The page works from a disk without a network; a content security policy forbids every request and every script but
-plotly and the one that draws with it. All text is escaped, wherever it comes from.
-"""
+"""Results as one HTML file: what came out, charts, and every figure."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files as resources
 from typing import Any
 
-from undilute.errors import MissingExtra
-from undilute.report import charts as experiment_charts
-from undilute.report import comparisons as texts
-from undilute.report.result import Result, Row
+from undilute.report import charts, pages
+from undilute.report.result import Chart, Result, Row
 
 Headings = Mapping[str, tuple[str, str]]
 SHOWN_ROWS = 200  # of a table; its CSV file has them all
-SHOWN_COMPARISONS = 12  # the others are folded
-TREATMENTS = ("treat", "compare")  # ids of results that are no reproduction
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5}(?:v\d+)?)")
+STYLES = ("page.css", "result.css")
+SCRIPTS = ("elements.js", "charts.js", "result.js")
+TREATMENTS = ("evaluate", "treat", "compare")  # ids of results
 
 
 def page(results: Sequence[Result], headings: Headings | None = None) -> str:
@@ -34,35 +26,22 @@ def page(results: Sequence[Result], headings: Headings | None = None) -> str:
     results : in the order of the page
     headings : (title, source) of results by id, of those that are neither a treatment nor a comparison of rules
     """
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError:
-        raise MissingExtra("jinja2", "plot") from None
-    scripts = experiment_charts.scripts() if any(result.charts for result in results) else ()
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {
-        "printed": texts.printed,
-        "computed": texts.computed,
-        "counts": texts.counts,
-        "signs": texts.SIGNS,
-        "shown": SHOWN_COMPARISONS,
-        "chart": lambda chart: Markup(experiment_charts.interactive(chart, with_library=False)),
-        "linked": _linked,
+    treated = results and all(result.id in TREATMENTS for result in results)
+    kind = "treatment" if treated else "figures"
+    return pages.rendered("result.html", styles=STYLES, kind=kind, heading="Results", **parts(results, headings or {}))
+
+
+def parts(results: Sequence[Result], headings: Headings) -> dict[str, Any]:
+    """What the template of a page of results uses."""
+    curves = any(isinstance(chart, Chart) for result in results for chart in result.charts)
+    return {
+        "scripts": SCRIPTS if curves else (),
+        "parts": [_part(number, result, headings) for number, result in enumerate(results, start=1)],
+        "chart": lambda chart: json.dumps(charts.drawing(chart), allow_nan=False, separators=(",", ":")),
+        "cells": charts.cells,
         "duration": duration,
         "setting": _setting,
     }
-    comparisons = [each for result in results for each in result.comparisons]
-    made = environment.from_string(_template("experiment.html")).render(
-        parts=[_part(number, result, headings or {}) for number, result in enumerate(results, start=1)],
-        kind="treatment" if results and all(result.id in TREATMENTS for result in results) else "reproduction",
-        outcome=texts.outcome(comparisons) if comparisons or not results else "",
-        total=texts.counts(comparisons),
-        style=Markup(_template("experiment.css")),
-        scripts=[Markup(script) for script in scripts],
-        hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
-    )
-    return made.encode(errors="replace").decode()  # halves of characters, which no file can hold
 
 
 def _part(number: int, result: Result, headings: Headings) -> dict[str, Any]:
@@ -84,6 +63,8 @@ def _heading(result: Result, headings: Headings) -> tuple[str, str]:
     if result.id in headings:
         return headings[result.id]
     model, rules = (_setting(result.settings.get(name, "")) for name in ("model", "rules"))
+    if result.id == "evaluate":
+        return f"{model} as it is", "loss, recall, attention and cost on held-out text"
     if result.id == "treat":
         return f"{model} under {rules}", "before and after, on the same text and the same questions"
     if result.id == "compare":
@@ -119,7 +100,7 @@ def cell(value: object) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return experiment_charts.label(value, 6) if isinstance(value, int | float) else str(value)
+    return charts.label(value, 6) if isinstance(value, int | float) else str(value)
 
 
 def _setting(value: object) -> str:
@@ -174,17 +155,3 @@ def _file_names(names: Sequence[str], ending: str) -> list[str]:
             each = f"{plain}-{number}.{ending}"
         made.append(each)
     return made
-
-
-def _linked(source: str) -> Any:
-    """A source whose arXiv numbers are links."""
-    from markupsafe import Markup, escape
-
-    parts = ARXIV.split(source)  # text, number, text, number, …
-    texts = [escape(text) for text in parts[::2]]
-    links = [Markup('<a href="https://arxiv.org/abs/{0}">arXiv:{0}</a>').format(number) for number in parts[1::2]]
-    return Markup("").join(part for pair in zip(texts, [*links, ""], strict=True) for part in pair)
-
-
-def _template(name: str) -> str:
-    return resources("undilute.report").joinpath("templates", name).read_text(encoding="utf-8")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from docs.tables.markdown import table
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from undilute import rules
 from undilute.engine.api import explain
+from undilute.report.markdown import table
 from undilute.rules.registry import parameters_of
 
 

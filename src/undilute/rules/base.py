@@ -7,13 +7,16 @@ turns the scaled logits into weights (softmax, entmax, sigmoid, …). Any scale 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules import masked as rows
+from undilute.rules.forms import SoftmaxForm, SparseForm
 from undilute.rules.parameters import Parametrised, as_it_is, count
 
 Hide = Callable[[float], object]
@@ -41,13 +44,28 @@ def forward_of(module: nn.Module) -> type | None:
 
 
 def fits_forward(module: nn.Module, name: str, base: type) -> bool:
-    """Does a scale or map have the fast form ``name``, made for the ``forward`` that it runs?
+    """Does a scale or map have the method ``name``, made for the ``forward`` that it runs?
 
-    A class that overrides ``forward`` and nothing more inherits a fast form of something else. ``base`` is the class
-    that declares the form and has none itself.
+    A class that overrides ``forward`` and nothing more inherits what was said of something else; a method that was put
+    into one object says nothing of its class. ``base`` is the class that has the method in name only.
     """
     forward, definer = forward_of(module), _definer(module, name)
-    return forward is not None and definer is not base and issubclass(definer, forward)
+    return forward is not None and name not in vars(module) and definer is not base and issubclass(definer, forward)
+
+
+def softmax_form(map: Map) -> SoftmaxForm | None:
+    """What the map declares by ``as_softmax``, if that was written for the ``forward`` it runs."""
+    return map.as_softmax() if fits_forward(map, "as_softmax", Map) else None
+
+
+def sparse_form(map: Map) -> SparseForm | None:
+    """What the map declares by ``as_sparse``, if that was written for the ``forward`` it runs."""
+    return map.as_sparse() if fits_forward(map, "as_sparse", Map) else None
+
+
+def entropy_form(scale: Scale) -> Callable[[Tensor], Tensor] | None:
+    """What the scale declares by ``as_entropy``, if that was written for the ``forward`` it runs."""
+    return scale.as_entropy() if fits_forward(scale, "as_entropy", Scale) else None
 
 
 def _definer(module: nn.Module, name: str) -> type:
@@ -95,6 +113,13 @@ class Scale(Parametrised):
         spare, hide : as in ``Map.weigh_``
         """
         raise TypeError(f"{type(self).__name__} has no in-place form")
+
+    def as_entropy(self) -> Callable[[Tensor], Tensor] | None:
+        """H (..., 1) → the factor (..., 1), if the entropy H of the row's softmax is all that it depends on.
+
+        Declaring it lets a scale that reads the logits run on the fast routes; ``OfEntropy`` does.
+        """
+        return None
 
     @property
     def is_foldable(self) -> bool:
@@ -167,9 +192,39 @@ class Map(Parametrised):
         """
         return None
 
+    def as_softmax(self) -> SoftmaxForm | None:
+        """How this map is softmax, perhaps with a sink: what the flash and sdpa routes need."""
+        return None
+
+    def as_sparse(self) -> SparseForm | None:
+        """How the support of this map is found: what the sparse route needs."""
+        return None
+
+    def at_length(self, n: Tensor) -> Map | None:
+        """This map for rows that count as n keys long, however many they see; None if it cannot be told.
+
+        A map that never asks for n returns itself. One that is softmax by its form need not say so.
+
+        Parameters
+        ----------
+        n : (..., 1) floating-point, at least 1
+        """
+        return None
+
     def lipschitz(self, n: int) -> float:
         """Smallest known L with ‖w(z) − w(z')‖₂ ≤ L‖z − z'‖₂ on rows of n keys; ``math.inf`` if there is none."""
         raise TypeError(f"{type(self).__name__} must define lipschitz(n)")
+
+
+class _Given(Scale):
+    """A factor that is known already."""
+
+    def __init__(self, factor: Tensor | float) -> None:
+        super().__init__()
+        self._factor = (factor,)  # no parameter of this module, but of what it was computed from
+
+    def at_length(self, n: Tensor) -> Tensor | float:
+        return self._factor[0]
 
 
 class Rule(Parametrised):
@@ -216,11 +271,14 @@ class Rule(Parametrised):
         rows.check(logits, mask)
         if logits.shape[-1] == 0:
             return logits.clone()
+        weights: Tensor = self.map(*self.scaled(logits, mask))
+        return weights.to(logits.dtype)
+
+    def scaled(self, logits: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What the map is given: scaled logits (..., keys), finite and 0 where hidden, and which keys are visible."""
         visible = rows.visible_keys(logits, mask)
         z = rows.bounded(logits.to(rows.working_dtype(logits.dtype)).masked_fill(~visible, 0.0))
-        z = rows.bounded(self.scale(z, visible) * z)
-        weights: Tensor = self.map(z, visible)
-        return weights.to(logits.dtype)
+        return rows.bounded(self.scale(z, visible) * z), visible
 
     def lipschitz(self, n: int) -> float:
         """Lipschitz constant (ℓ₂ → ℓ₂) of logits → weights on rows of n visible keys; ``math.inf`` if there is none."""
@@ -231,13 +289,47 @@ class Rule(Parametrised):
         scale = self.scale.on(x)
         return self._with_parts(scale, self.map)
 
-    def rows(self, rows: slice, length: int) -> Self:
+    def for_rows(self, rows: slice, length: int) -> Self:
         """This rule for some of ``length`` rows; differs only if a parameter is given per row."""
         return self._with_parts(self.scale.for_rows(rows, length), self.map.for_rows(rows, length))
 
-    def heads(self, heads: slice | list[int], total: int) -> Self:
+    def for_heads(self, heads: slice | list[int], total: int) -> Self:
         """This rule for some of ``total`` heads; differs only if a parameter is given per head."""
         return self._with_parts(self.scale.for_heads(heads, total), self.map.for_heads(heads, total))
+
+    def rows(self, rows: slice, length: int) -> Self:
+        """Deprecated: ``for_rows``."""
+        warnings.warn("Rule.rows is now Rule.for_rows.", DeprecationWarning, stacklevel=2)
+        return self.for_rows(rows, length)
+
+    def heads(self, heads: slice | list[int], total: int) -> Self:
+        """Deprecated: ``for_heads``."""
+        warnings.warn("Rule.heads is now Rule.for_heads.", DeprecationWarning, stacklevel=2)
+        return self.for_heads(heads, total)
+
+    def at_length(self, n: Tensor) -> Self:
+        """This rule, if it has no ``deaf_part``, for rows that count as n keys long, however many they see.
+
+        Parameters
+        ----------
+        n : (..., 1) floating-point, at least 1
+        """
+        map = self._map_at_length(n)
+        assert map is not None
+        return self._with_parts(_Given(self.scale.at_length(n)), map)
+
+    def deaf_part(self) -> Rule | Scale | Map | None:
+        """What of this rule cannot be told n, because it reads all it needs off the visible keys; or None."""
+        if forward_of(self) is not Rule:
+            return self
+        if not self.scale.is_foldable:
+            return self.scale
+        return self.map if self._map_at_length(torch.ones(1, 1)) is None else None
+
+    def _map_at_length(self, n: Tensor) -> Map | None:
+        if softmax_form(self.map) is not None:
+            return self.map
+        return self.map.at_length(n) if fits_forward(self.map, "at_length", Map) else None
 
     def _with_parts(self, scale: Scale, map: Map) -> Self:
         """This rule, of its own class, with another scale and map."""

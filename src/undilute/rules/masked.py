@@ -48,7 +48,7 @@ def check(logits: Tensor, mask: Tensor | None) -> None:
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Does a tensor of this shape expand to ``target`` without changing it?"""
     aligned = zip(reversed(shape), reversed(target), strict=False)
-    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in aligned)
+    return len(shape) <= len(target) and all(size == 1 or size == wanted for size, wanted in aligned)
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -134,7 +134,7 @@ def _require(
 ) -> Number:
     if not isinstance(value, Tensor):
         real = _real(value)
-        if real is None or not (math.isfinite(real) and accepts(real, lowest)):
+        if real is None or not (abs(real) < math.inf and accepts(real, lowest)):
             raise InvalidValue(f"{name} = {shown(value)}: must be {wanted}.")
         return real
     if not value.is_floating_point():
@@ -149,7 +149,9 @@ def _require(
 
 def _real(value: object) -> float | None:
     """A Python or NumPy number as a float; None for what only looks like one, such as "1" and True."""
-    if isinstance(value, bool | str | bytes | bytearray) or getattr(value, "dtype", None) == np.bool_:
+    if isinstance(value, bool | str | bytes | bytearray):
+        return None
+    if not isinstance(value, int | float) and getattr(value, "dtype", None) == np.bool_:
         return None
     try:
         return float(value)  # type: ignore[arg-type]

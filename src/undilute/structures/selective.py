@@ -131,14 +131,13 @@ def _block(call: Call, rows: slice, penalty: Tensor) -> tuple[Tensor, Tensor]:
     whole = replace(
         call,
         query=call.query[..., rows, :],
-        rule=call.rule.rows(rows, call.rows),
+        rule=call.rule.for_rows(rows, call.queries),
         mask=None if call.mask is None else _rows_of(call.mask, rows),
         bias=bias,
         offset=call.offset + rows.start,
         logits_shape=torch.Size((*call.logits_shape[:-2], rows.stop - rows.start, call.keys)),
     )
-    output, _ = run(whole)
-    return output, penalty + votes.sum(-2)
+    return run(whole).output, penalty + votes.sum(-2)
 
 
 def _votes(logits: Tensor, seen: Tensor | None, rows: slice, offset: int) -> Tensor:

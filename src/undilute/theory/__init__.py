@@ -6,10 +6,9 @@
 | sparse | why do sparse rules escape that? |
 | focus | can one rule be sparse, length-adaptive and gradient-stable? |
 | jacobian | how much do the weights move when the logits move? |
-| distance | how far are the selected tokens from the rest? |
-| separability | how many selected tokens can be told from the others? |
-| capacity | how much information is there, and how many heads does it take? |
 | adaptive | from where to where does adaptive temperature act? |
+
+What is true of one paper's own quantities is in ``undilute_papers.theory``.
 
 Everything is float64, takes torch tensors, NumPy arrays or lists, and works on many rows at once.
 
@@ -18,6 +17,17 @@ Everything is float64, takes torch tensors, NumPy arrays or lists, and works on 
 tensor(0.2243, dtype=torch.float64)
 """
 
-from undilute.theory import adaptive, capacity, dispersion, distance, focus, jacobian, separability, sparse
+from typing import TYPE_CHECKING
 
-__all__ = ["adaptive", "capacity", "dispersion", "distance", "focus", "jacobian", "separability", "sparse"]
+from undilute.theory import adaptive, dispersion, focus, jacobian, sparse
+
+__all__ = ["adaptive", "dispersion", "focus", "jacobian", "sparse"]
+
+_MOVED = ("capacity", "distance", "separability")
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in _MOVED:
+            raise AttributeError(f"undilute.theory.{name} has moved: it is undilute_papers.theory.{name} now.")
+        raise AttributeError(f"module 'undilute.theory' has no attribute {name!r}")

@@ -61,13 +61,7 @@ def doubling_ratio(n: Array, gap: Array, temperature: Array = 1.0) -> Tensor:
 
     Between 1/2 and 1 for a gap of at least 0; near 1/2 only for n ≫ R.
 
-    Parameters
-    ----------
-    n, gap, temperature : (...), as for :func:`relevant_weight`
-
-    Returns
-    -------
-    (...), float64
+    Parameters as in :func:`relevant_weight`; returns (...), float64.
 
     Examples
     --------
@@ -106,13 +100,7 @@ def spread_to_hold(weight: Array, n: Array, temperature: Array = 1.0) -> Tensor:
     max(0, θ·ln(c(n − 1)/(1 − c))): necessary by the upper bound of :func:`weight_bounds`, and enough if the other
     n − 1 keys are equal.
 
-    Parameters
-    ----------
-    weight, n, temperature : (...), as for :func:`gap_to_hold`
-
-    Returns
-    -------
-    (...), float64
+    Parameters as in :func:`gap_to_hold`; returns (...), float64.
 
     Examples
     --------

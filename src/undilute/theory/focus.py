@@ -94,13 +94,7 @@ def lead(logits: Array, K: int, alpha: Array) -> Tensor:
 def fitting_scale(logits: Array, K: int, alpha: Array) -> Tensor:
     """s_K = 1/((α−1)·lead): the smallest scale at which entmax leaves at most K keys; infinite at a tie.
 
-    Parameters
-    ----------
-    logits, K, alpha : as in :func:`lead`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`lead`; returns (...,).
 
     Examples
     --------
@@ -113,13 +107,7 @@ def fitting_scale(logits: Array, K: int, alpha: Array) -> Tensor:
 def fitted_weights(logits: Array, K: int, alpha: Array) -> Tensor:
     """Δⱼ^a/S: the weights of the top K keys, heaviest first, at the scale s_K.
 
-    Parameters
-    ----------
-    logits, K, alpha : as in :func:`lead`, not tied
-
-    Returns
-    -------
-    (..., K)
+    Parameters as in :func:`lead`, not tied; returns (..., K).
 
     Examples
     --------
@@ -203,13 +191,7 @@ def relative_jacobian(weights: Array, alpha: Array) -> Tensor:
 def relative_norm(weights: Array, alpha: Array) -> Tensor:
     """The spectral norm of :func:`relative_jacobian`: ‖∂p/∂z‖₂/s_K where s = s_K.
 
-    Parameters
-    ----------
-    weights, alpha : as in :func:`relative_jacobian`
-
-    Returns
-    -------
-    (...,)
+    Parameters as in :func:`relative_jacobian`; returns (...,).
 
     Examples
     --------
@@ -255,13 +237,7 @@ def steepness(alpha: float, K: int) -> float:
 def steepest(alpha: float, K: int) -> float:
     """The largest :func:`relative_norm` of one key against one or K − 1 equal others: conjectured to be that of any.
 
-    Parameters
-    ----------
-    alpha, K : as in :func:`steepness`
-
-    Returns
-    -------
-    A number, at most C(α, K)
+    Parameters as in :func:`steepness`; returns a number, at most C(α, K).
 
     Examples
     --------

@@ -83,7 +83,8 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.rules.maps.entmax import SOFTMAX, Entmax
+from undilute.rules.forms import SOFTMAX
+from undilute.rules.maps.entmax import Entmax
 from undilute.theory.inputs import Array, numbers
 
 HALVINGS = 64
@@ -284,13 +285,7 @@ def support_size(logits: Array, alpha: Array, visible: Tensor | None = None) -> 
 def support_bound(logits: Array, alpha: Array, visible: Tensor | None = None) -> Tensor:
     """min over m of #{j : z_j > z_m − m^(1−α)/(α−1)} ≥ the size of α-entmax's support.
 
-    Parameters
-    ----------
-    logits, alpha, visible : as in :func:`support_size`
-
-    Returns
-    -------
-    (...,) integers
+    Parameters as in :func:`support_size`; returns (...,) integers.
 
     Examples
     --------

@@ -1,14 +1,15 @@
-"""Change the rule of a real model, fit it to the user's text, and measure whether it helped.
+"""Treat a real model: give its heads other rules, fit them to the user's text, and put everything back again.
 
+apply         any treatment, in place and undone on exit; what a treatment is
+kinds         the kinds of treatments, one file each
 patterns      which heads?
 plan          which rule for each of them, as data
-apply         in place, undone on exit
 calibration   parameters from the model's own rows, without training
-evaluation    loss by position, needle recall, entropy, speed: before and after
 """
 
-from undilute.treatment.apply import Treated, apply
+from undilute.treatment.apply import InForce, Treatment, apply, get, kind
 from undilute.treatment.calibration.calibrate import calibrate
+from undilute.treatment.kinds.rules import Treated
 from undilute.treatment.plan import Assignment, Plan
 
-__all__ = ["Assignment", "Plan", "Treated", "apply", "calibrate"]
+__all__ = ["Assignment", "InForce", "Plan", "Treated", "Treatment", "apply", "calibrate", "get", "kind"]

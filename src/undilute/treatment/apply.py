@@ -1,96 +1,66 @@
-"""How does a model get another rule?  In place, for some heads or all of them, and undone on exit.
+"""How does a treatment enter a model?  In place, whatever kind it is of, and undone on exit.
 
     with undilute.apply(model, "adaptive"):
         model.generate(...)
     undilute.apply(model, {"layers.12.*": "ssmax", "layers.*.heads.3": "top-k"})
+    undilute.apply(model, ["ssmax", Muted([3, 4])])    # one after the other, undone in reverse
 
-No weight is touched. The layers that get a rule carry it as a submodule while the treatment lasts, and the model's
-attention finds it there; the masks, caches and positions stay the model's own.
+A treatment is anything that can enter a model, or what the model reads, and leave it again: an object with a ``label``
+and a method ``enter(model)``.
+
+    class Muted:
+        label = "muted heads"
+
+        def enter(self, model):
+            handle = model.register_forward_pre_hook(...)
+            return undilute.treatment.InForce(handle.remove)
+
+A kind of treatments is a file in ``undilute/treatment/kinds``, or in the user's own program: a class like this one and,
+if it has a short form that people may write instead, a function that reads it (:func:`kind`).
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, overload, runtime_checkable
 
 from undilute.errors import InvalidValue
-from undilute.models.attention_call import AttentionCall
-from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
-from undilute.models.intercept import Interception, check_supported, treated
-from undilute.models.passes import module_of
-from undilute.models.tensor_parallel import Share, share
-from undilute.rules import registry
-from undilute.rules.base import Map, Rule, Scale
-from undilute.treatment.attention_layers import first_calls, layers_of
-from undilute.treatment.data_parallel import check_not_wrapped
-from undilute.treatment.patterns import Head, Layer, matched
-from undilute.treatment.plan import Assignment, Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-RuleLike = str | Rule | Map | Scale
-Treatment = RuleLike | Mapping[str, RuleLike] | Plan | PathLike[str]
+    from undilute.rules.base import Map, Rule, Scale
+    from undilute.treatment.kinds.rules import Treated
+    from undilute.treatment.plan import Plan
+
+    RulesLike: TypeAlias = str | Rule | Map | Scale | Mapping[str, str | Rule | Map | Scale] | Plan | PathLike[str]
 
 
-class Treated(AbstractContextManager["Treated"]):
+class InForce(AbstractContextManager["InForce"]):
     """A treatment in force. Leave it as a context, or call ``undo()``; or keep it for good.
 
-    Attributes
+    Parameters
     ----------
-    rules : attention module's name → its :class:`HeadRules`, with the parameters that learn, if any
+    undo : puts the model back as it was before; called at most once
+    summary : what is in force, in one sentence
     """
 
-    def __init__(self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules]) -> None:
-        self.model, self.rules = model, rules
-        self._start = plan
-        self._modules = dict(model.named_modules())
-        self._before = {name: self._modules[name]._modules.get(ATTRIBUTE) for name in rules}
-        self._standing: Interception | None = treated(model)
-        for name, each in rules.items():
-            each.neighbours = [(layer.name, layer.heads) for layer in plan.layers]
-            _put(self._modules[name], each)
-
-    @property
-    def plan(self) -> Plan:
-        """Which rule each head was given, with what it has learned since."""
-        names = [module_of(layer.name) for layer in self._start.layers]
-        given = {names[each.layer]: self._start.layers[each.layer].heads for each in self._start.assignments}
-        if any(name not in self.rules or self.rules[name].heads != heads for name, heads in given.items()):
-            raise InvalidValue(
-                "the model's heads are in several processes (tensor parallelism), and so is what they learn: "
-                "Plan.of(model), called in all of them, has all of it."
-            )
-        now = [
-            replace(each, rule=dict(self.rules[names[each.layer]].groups)[each.heads])
-            for each in self._start.assignments
-        ]
-        return replace(self._start, assignments=now)
+    def __init__(self, undo: Callable[[], object], summary: str = "") -> None:
+        self._undo: Callable[[], object] | None = undo
+        self.summary = summary
 
     def undo(self) -> None:
         """Put the model back as it was before; nothing to do the second time."""
-        if self._standing is None:
-            return
-        if any(self._modules[name]._modules.get(ATTRIBUTE) is not each for name, each in self.rules.items()):
-            raise InvalidValue("a later treatment of the same layers is still in force: undo that one first.")
-        for name, each in self._before.items():
-            _put(self._modules[name], each)
-        self._standing.undo()
-        self._standing = None
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
 
-    def parameters(self) -> list[nn.Parameter]:
-        """What can be learned in the rules: for an optimiser."""
-        return [parameter for rules in self.rules.values() for parameter in rules.parameters()]
-
-    def __enter__(self) -> Treated:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -98,19 +68,112 @@ class Treated(AbstractContextManager["Treated"]):
     ) -> None:
         self.undo()
 
-    def __repr__(self) -> str:
-        return f"Treated({type(self.model).__name__}, {len(self._start.heads)} heads)"
+
+@runtime_checkable
+class Treatment(Protocol):
+    """Anything that can enter a model, or what it reads, and leave it again."""
+
+    @property
+    def label(self) -> str:
+        """What it is, in a few words, for tables and charts."""
+
+    def enter(self, model: PreTrainedModel) -> InForce:
+        """Put it in force at once; an error, and nothing changed, if the model cannot have it."""
 
 
-def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] = ()) -> Treated:
-    """Give the heads of a Hugging Face model other rules, in place, until the context is left or for good.
+class Several:
+    """Treatments that are entered in order and undone in reverse."""
+
+    def __init__(self, parts: Sequence[Treatment]) -> None:
+        self.parts = parts
+        self.label = " + ".join(each.label for each in parts)
+
+    def enter(self, model: PreTrainedModel) -> InForce:
+        """All of them, or none if one of them fails."""
+        begun: list[InForce] = []
+
+        def undo() -> None:
+            while begun:
+                begun[-1].undo()
+                begun.pop()
+
+        try:
+            for each in self.parts:
+                begun.append(each.enter(model))
+        except BaseException:
+            undo()
+            raise
+        return InForce(
+            undo, " Then: ".join(now.summary or each.label for now, each in zip(begun, self.parts, strict=True))
+        )
+
+
+Reader = Callable[[Any], Treatment | None]
+_readers: dict[str, Reader] = {}
+
+
+def kind(name: str) -> Callable[[Reader], Reader]:
+    """Decorator: let everything that takes a treatment understand what this function reads.
+
+    Parameters
+    ----------
+    name : of the kind
+
+    Returns
+    -------
+    a decorator for ``read(given) → Treatment``, which returns None for whatever is of another kind
+    """
+
+    def add(read: Reader) -> Reader:
+        _readers[name] = read
+        return read
+
+    return add
+
+
+def get(given: Any) -> Treatment:
+    """The treatment that is meant: an object that is one, a list of several, or what a kind reads.
+
+    Examples
+    --------
+    >>> get({"layers.12.*": "ssmax"}).label, get(["ssmax", "top-k"]).label
+    ('ssmax for layers.12.*', 'ssmax + top-k')
+    """
+    from undilute.treatment import kinds
+
+    if isinstance(given, Treatment) and not isinstance(given, type):
+        return given
+    if isinstance(given, list | tuple):
+        if not given:
+            raise InvalidValue("the treatment is an empty list: must hold at least one.")
+        return Several([get(each) for each in given])
+    for module in pkgutil.iter_modules(kinds.__path__):
+        importlib.import_module(f"{kinds.__name__}.{module.name}")
+    for read in reversed(_readers.values()):  # rules, which take any text, are the first of all and asked last
+        if (found := read(given)) is not None:
+            return found
+    raise InvalidValue(
+        f"treatment = {given!r}: must be a rule, {{pattern: rule}}, a plan or the path of one, an object with a label "
+        "and enter(model), or a list of these."
+    )
+
+
+@overload
+def apply(model: PreTrainedModel, treatment: RulesLike, *, learn: Sequence[str] = ()) -> Treated: ...
+@overload
+def apply(model: PreTrainedModel, treatment: Treatment | Sequence[Any]) -> InForce: ...
+
+
+def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) -> InForce:
+    """Treat a Hugging Face model, in place, until the context is left or for good.
 
     Parameters
     ----------
     model : a causal language model or encoder whose attention goes through ``AttentionInterface``; with or without
         cache, padding, grouped heads, sliding windows, soft caps; in training too
     treatment : a rule (name or object) for every head; ``{pattern: rule}`` for some, where a later pattern wins (see
-        ``undilute.treatment.patterns``); a :class:`Plan`, or the path of one. Heads without a rule keep their softmax
+        ``undilute.treatment.patterns``); a :class:`Plan`, or the path of one; any object with a ``label`` and
+        ``enter(model)``; or a list of these, entered in order. Heads without a rule keep their softmax
     learn : names of rules' parameters to learn, such as ``("s",)`` for SSMax: each head and layer gets its own, as a
         parameter of the model that starts at the rule's value
 
@@ -118,13 +181,14 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
     -------
     Treated
         A context manager; the treatment is in force at once, so the result may also be ignored. ``undo()`` ends it.
-        Treatments of the same layers end in the reverse order in which they began.
+        Treatments of the same layers end in the reverse order in which they began. What is no rule gives an
+        :class:`InForce`, which has ``undo()`` alone.
 
     Notes
     -----
-    ``torch.save(model)`` keeps the treatment. ``save_pretrained`` writes its plan beside the weights; a model that is
-    loaded from there says that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the
-    model is given another ``attn_implementation``. Do not begin or end one while another thread runs the model.
+    ``torch.save(model)`` keeps rules. ``save_pretrained`` writes their plan beside the weights; a model that is loaded
+    from there says that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the model is
+    given another ``attn_implementation``. Do not begin or end one while another thread runs the model.
 
     With tensor parallelism heads have the numbers that they have in the whole model; every process must apply the
     same. For data-parallel training apply first what is to be learned, and wrap the model then.
@@ -142,144 +206,11 @@ def apply(model: PreTrainedModel, treatment: Treatment, *, learn: Sequence[str] 
     >>> torch.equal(model(ids).logits, before)
     True
     """
-    check_supported(model)
-    if learn or _learns(treatment):
-        check_not_wrapped(model)
-    calls = first_calls(model)
-    plan = planned(type(model).__name__, layers_of(calls), treatment)
-    if isinstance(learn, str) or not isinstance(learn, Iterable):
-        such = learn if isinstance(learn, str) else "s"
-        raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({such!r},).")
-    _check_learned(plan, learn)
-    rules: dict[str, HeadRules | None] = {}
-    for index, (name, call) in enumerate(calls.items()):
-        if module_of(name) not in rules:  # all runs of a module have the same rules
-            rules[module_of(name)] = _head_rules(index, call, plan, learn)
-    return Treated(model, plan, {name: each for name, each in rules.items() if each is not None})
+    from undilute.treatment.kinds.rules import Rules
 
-
-def planned(architecture: str, layers: Sequence[Layer], treatment: Treatment) -> Plan:
-    """Any treatment as a plan for a model with these layers."""
-    if isinstance(treatment, str) and _is_path(treatment):
-        treatment = Path(treatment)
-    if isinstance(treatment, PathLike):
-        treatment = Plan.load(Path(treatment))
-    if isinstance(treatment, Plan):
-        treatment.check_fits(architecture, layers)
-        return treatment
-    mapping = treatment if isinstance(treatment, Mapping) else {"*": treatment}
-    if not mapping:
-        raise InvalidValue("the treatment is an empty mapping: must be {pattern: rule} with at least one pattern.")
-    chosen: dict[Head, int] = {}
-    given = list(mapping.values())
-    rules = [registry.get(each) for each in given]
-    for pattern, each in mapping.items():  # what is given twice is one rule, which then runs once for all its heads
-        chosen |= dict.fromkeys(matched(pattern, layers), given.index(each))
-    assignments = [
-        Assignment(layer, tuple(heads), rules[number])
-        for layer in range(len(layers))
-        for number in dict.fromkeys(value for (at, _), value in sorted(chosen.items()) if at == layer)
-        if (heads := [head for (at, head), value in sorted(chosen.items()) if (at, value) == (layer, number)])
-    ]
-    names = {pattern: each if isinstance(each, str) else type(each).__name__ for pattern, each in mapping.items()}
-    described = ", ".join(dict.fromkeys(names.values()))
-    return Plan(architecture, layers, assignments, {"rule": described})
-
-
-def _is_path(treatment: str) -> bool:
-    return treatment.endswith(".json") or "/" in treatment or "\\" in treatment
-
-
-def _head_rules(index: int, call: AttentionCall, plan: Plan, learn: Sequence[str]) -> HeadRules | None:
-    """The rules of one layer, for all of its heads; None if none of them gets one."""
-    here = share(call)
-    given_here = [_here(each, here) for each in plan.assignments if each.layer == index]
-    groups = [(each.heads, _own(each, call, learn)) for each in given_here if each.heads]
-    if not groups:
-        return None
-    for heads, rule in groups:
-        _check(index, call, heads, rule)
-    given = {head for heads, _ in groups for head in heads}
-    before = rules_of(call.module, call.implementation, call.query.shape[1])
-    if before is None:
-        rest = tuple(head for head in range(call.query.shape[1]) if head not in given)
-        return HeadRules([*groups, (rest, Rule())] if rest else groups)
-    for heads, rule in before.groups:  # a head without a new rule keeps the one that it has
-        left = [head for head in heads if head not in given]
-        if left and len(left) < len(heads):
-            if any(True for _ in rule.parameters()):
-                raise InvalidValue(f"layer {index}: its heads learn a rule together; undo that treatment first.")
-            rule = rule.heads([heads.index(head) for head in left], len(heads))
-        if left:
-            groups.append((tuple(left), rule))
-    return HeadRules(groups)
-
-
-def _here(given: Assignment, here: Share) -> Assignment:
-    """The assignment for those of its heads that this process has, by their numbers in this process."""
-    if here.mesh is None:
-        return given
-    if any(True for _ in given.rule.parameters()):
-        raise InvalidValue(
-            f"layer {given.layer}: its heads are in several processes (tensor parallelism), and the rule learns a "
-            "parameter of its own, which each of them would train for its own heads: give a number and learn = […]."
-        )
-    own = given.only(here.own(given.heads))
-    return replace(own, heads=tuple(head - here.first for head in own.heads))
-
-
-def _own(given: Assignment, call: AttentionCall, learn: Sequence[str]) -> Rule:
-    """A copy for this layer, where its queries are; a rule that learns by itself is shared, so that it stays one."""
-    if not learn and any(True for _ in given.rule.parameters()):
-        return given.rule
-    rule = copy.deepcopy(given.rule).to(call.query.device)
-    for part in (rule.scale, rule.map):
-        for name in learn:
-            if name in part.held:
-                part.learn(name, len(given.heads))
-    return rule
-
-
-def _check(index: int, call: AttentionCall, heads: Sequence[int], rule: Rule) -> None:
-    """Refuse what cannot stand in for this layer's softmax, before anything is changed."""
-    if type(rule.scale).on is not Scale.on:
-        raise InvalidValue(
-            f"the scale {type(rule.scale).__name__} is computed from the layer's input, which an attention call does "
-            "not hold, so it cannot decode: give its fixed form, such as rule = 'as-entmax', or train it in "
-            "undilute.nn.Attention."
-        )
-    for name, value in (*rule.named_parameters(), *rule.named_buffers()):
-        if value.dim() > 2:
-            raise InvalidValue(
-                f"{name} has shape {tuple(value.shape)}, values for the rows of one input, so it cannot decode: give "
-                "one number, or one per head."
-            )
-    if (why := obstacle(call, rule)) is not None:
-        raise InvalidValue(f"layer {index}: {why}.")
-    HeadRules([(range(len(heads)), rule)]).attend(call.of_heads(heads))  # what does not fit shows on two tokens
-
-
-def _check_learned(plan: Plan, learn: Sequence[str]) -> None:
-    held = {name for each in plan.assignments for part in (each.rule.scale, each.rule.map) for name in part.held}
-    for name in learn:
-        if name not in held:
-            raise InvalidValue(
-                f"learn = {list(learn)!r}: no rule of the treatment has a parameter {name!r}; there is "
-                f"{', '.join(sorted(held)) or 'none'}."
-            )
-
-
-def _learns(treatment: Treatment) -> bool:
-    """Whether a rule of the treatment has parameters of its own."""
-    if isinstance(treatment, Plan):
-        given: list[object] = [each.rule for each in treatment.assignments]
-    else:
-        given = list(treatment.values()) if isinstance(treatment, Mapping) else [treatment]
-    return any(isinstance(each, nn.Module) and any(True for _ in each.parameters()) for each in given)
-
-
-def _put(module: nn.Module, rules: nn.Module | None) -> None:
-    if rules is None:
-        module._modules.pop(ATTRIBUTE, None)
-    else:
-        module.add_module(ATTRIBUTE, rules)
+    found = get(treatment)
+    if isinstance(found, Rules):
+        return found.enter(model, learn)
+    if learn:
+        raise InvalidValue(f"learn = {learn!r}: only rules learn in this way, not {found.label}.")
+    return found.enter(model)

@@ -6,16 +6,16 @@ layers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
 from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating, first_pass
-from undilute.models.intercept import Attention, check_attended, function_of, intercepted
-from undilute.models.passes import Run, Runs, layer_names
+from undilute.models.passes import Run, layer_names
 from undilute.models.tensor_parallel import share
+from undilute.models.watch import check_attended, watch
+from undilute.models.watched_call import WatchedCall
 from undilute.treatment.patterns import Layer
 
 if TYPE_CHECKING:
@@ -33,21 +33,13 @@ def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
     ['transformer.h.0.attn', 'transformer.h.1.attn']
     """
     calls: dict[Run, AttentionCall] = {}
-    runs = Runs(model)
 
-    def around(implementation: str, function: Attention) -> Attention:
-        def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
-        ) -> Any:
-            if (run := runs.of(module, query, key)) is not None:
-                calls.setdefault(run, AttentionCall(module, implementation, query, key, value, mask, options))
-            plain = function_of(module, implementation)  # nobody else who watches the model is to see this pass
-            return plain(module, query, key, value, mask, *args, **options)
-
-        return attend
+    def keep(call: WatchedCall) -> None:
+        if not call.is_repeat:
+            calls.setdefault(call.run, call)
 
     devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda}
-    with torch.no_grad(), evaluating(model), torch.random.fork_rng(sorted(devices)), intercepted(model, around), runs:
+    with evaluating(model), torch.random.fork_rng(sorted(devices)), watch(model, keep, alone=True), torch.no_grad():
         first_pass(model, torch.zeros(2, dtype=torch.int64))
     check_attended(model, len(calls))
     return dict(zip(layer_names(calls), calls.values(), strict=True))

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from undilute import files
-from undilute.errors import InvalidValue, UndiluteError
+from undilute.errors import InvalidValue, MissingExtra, UndiluteError
 from undilute.models.head_rules import rules_of
 from undilute.models.passes import module_of
 from undilute.models.tensor_parallel import share
@@ -33,8 +34,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SCHEMA = "undilute.plan/1"
-KINDS = {str: "text", int: "a whole number", list: "a list", dict: "an object"}
-Kind = TypeVar("Kind")
+KINDS = {  # by what pydantic calls the error
+    "string_type": "text",
+    "int_type": "a whole number",
+    "list_type": "a list",
+    "too_short": "a list of at least one",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Assignment:
     def only(self, heads: Sequence[int]) -> Assignment:
         """The same for some of its heads."""
         places = [self.heads.index(head) for head in heads]
-        return Assignment(self.layer, tuple(heads), self.rule.heads(places, len(self.heads)))
+        return Assignment(self.layer, tuple(heads), self.rule.for_heads(places, len(self.heads)))
 
 
 @dataclass(frozen=True)
@@ -212,37 +219,84 @@ class Plan:
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema != SCHEMA:
             raise InvalidValue(f"its schema is {shown(schema)}: must be {SCHEMA!r}, as plan.save writes it.")
-        layers = [
-            Layer(_entry(each, "name", str), count("heads", _entry(each, "heads", int)))
-            for each in _entry(content, "layers", list)
+        read = _checked(content)
+        layers = [Layer(each.name, count("heads", each.heads)) for each in read.layers]
+        assignments = [
+            Assignment(_layer(each, layers), tuple(whole("head", head, 0) for head in each.heads), from_data(each.rule))
+            for each in read.assignments
         ]
-        plan = cls(
-            architecture=_entry(content, "architecture", str),
-            layers=layers,
-            assignments=[_assignment(each, layers) for each in _entry(content, "assignments", list)],
-            made=_entry(content, "made", dict) if "made" in content else {},
-        )
+        plan = cls(read.architecture, layers, assignments, read.made)
         try:
             plan.to_json()
         except RecursionError:
             raise InvalidValue("its 'made' is nested too deeply to be written again.") from None
         return plan
 
+    def show(self) -> None:
+        """Print the plan: what it is, and a line for each rule with its heads."""
+        print(self.summary)
+        for row in self._rows():
+            print(f"{row['rule']} for heads {row['heads']} of layers {row['layers']}")
 
-def _assignment(data: Any, layers: Sequence[Layer]) -> Assignment:
-    heads = [whole("head", each, 0) for each in _entry(data, "heads", list)]
-    if not heads:
-        raise InvalidValue("an assignment has no heads: must name at least one, such as [0].")
-    return Assignment(_layer(data, layers), tuple(heads), from_data(_entry(data, "rule", dict)))
+    def _repr_html_(self) -> str:
+        from undilute.report import notebook
+
+        return notebook.fragment(self.summary, self._rows())
+
+    def _rows(self) -> list[dict[str, str]]:
+        """Rules, heads and layers; layers whose heads have a rule of the same form are one row."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for each in self.assignments:
+            rule = f"{each.rule.scale!r} · {each.rule.map!r}"
+            found.setdefault((rule, _ranges(each.heads)), []).append(each.layer)
+        return [{"rule": rule, "heads": heads, "layers": _ranges(at)} for (rule, heads), at in found.items()]
 
 
-def _entry(data: Any, name: str, kind: type[Kind]) -> Kind:
-    """An entry of a JSON object, if it is there and of this kind."""
-    value = data.get(name) if isinstance(data, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        where = shown(data) if not isinstance(data, dict) else f"{name!r} = {shown(value)}"
-        raise InvalidValue(f"it is incomplete or has a wrong entry, {where}: {name!r} must be {KINDS[kind]}.")
-    return value
+@cache
+def _form() -> Any:
+    """What a plan's file must hold."""
+    try:
+        from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+    except ModuleNotFoundError:
+        raise MissingExtra("pydantic", "models") from None
+
+    class Strict(BaseModel):
+        model_config = ConfigDict(strict=True)
+
+    class LayerForm(Strict):
+        name: str
+        heads: int
+
+    class AssignmentForm(Strict):
+        heads: list[int] = Field(min_length=1)
+        rule: dict[str, Any]
+        layer: StrictInt | StrictStr = Field(default=None)  # type: ignore[assignment]  # its name may be enough
+        name: str | None = None
+
+    class PlanForm(Strict):
+        architecture: str
+        layers: list[LayerForm]
+        assignments: list[AssignmentForm]
+        made: dict[str, Any] = Field(default_factory=dict)
+
+    return PlanForm
+
+
+def _checked(content: Mapping[str, Any]) -> Any:
+    """The entries of a plan, each of its kind; the first that is not is named."""
+    from pydantic import ValidationError
+
+    try:
+        return _form().model_validate(content)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+    where = ""
+    for step in wrong["loc"]:
+        where += f"[{step}]" if isinstance(step, int) else "" if step in ("int", "str") else f".{step}"
+    if wrong["type"] == "missing":
+        raise InvalidValue(f"its {where[1:]!r} is missing: a plan must have it, as plan.save writes it.")
+    must = "a whole number, or the layer's name" if where.endswith(".layer") else KINDS.get(wrong["type"], wrong["msg"])
+    raise InvalidValue(f"its {where[1:]!r} is {shown(wrong['input'])}: must be {must}.")
 
 
 def is_identity(rule: Rule) -> bool:
@@ -253,14 +307,14 @@ def is_identity(rule: Rule) -> bool:
     return is_trivial(rule) and forward_of(rule.map) is Softmax
 
 
-def _layer(assignment: Mapping[str, Any], layers: Sequence[Layer]) -> int:
+def _layer(assignment: Any, layers: Sequence[Layer]) -> int:
     """The index of an assignment's layer, given as index, as name, or as both."""
-    given, name = assignment.get("layer", assignment.get("name")), assignment.get("name")
-    if not isinstance(given, str | int) or isinstance(given, bool):
-        wrong = f"it is incomplete or has a wrong entry, 'layer' = {shown(given)}"
-        raise InvalidValue(f"{wrong}: 'layer' must be a whole number, or the layer's name.")
+    name = assignment.name
+    given = name if assignment.layer is None else assignment.layer
+    if given is None:
+        raise InvalidValue("an assignment has no 'layer': must be a whole number, or the layer's name.")
     index = index_of(given if isinstance(given, str) else whole("layer", given, 0), layers)
-    if name is not None and index != index_of(_entry(assignment, "name", str), layers):
+    if name is not None and index != index_of(name, layers):
         raise InvalidValue(f"it has a rule for layer {shown(given)} with the name {name!r}, which is another layer.")
     return index
 
@@ -275,3 +329,18 @@ def _alike(some: Sequence[Assignment], others: Sequence[Assignment]) -> bool:
 
 def _counts(layers: Sequence[Layer]) -> str:
     return ", ".join(str(count) for count in sorted({layer.heads for layer in layers}))
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers in few words.
+
+    >>> _ranges([0, 1, 2, 5, 7, 8])
+    '0–2, 5, 7–8'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

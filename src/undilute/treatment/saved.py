@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import ATTRIBUTE, own_rules
-from undilute.models.intercept import implementation
 from undilute.models.passes import module_of
+from undilute.models.watch import implementation
 from undilute.treatment.patterns import Layer
 from undilute.treatment.plan import Assignment, Plan, is_identity
 

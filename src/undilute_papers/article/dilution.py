@@ -17,11 +17,13 @@ import torch
 
 from undilute.errors import InvalidValue
 from undilute.progress import Progress, quiet
-from undilute.report.result import Chart, Comparison, Result, Row, Series, compared
+from undilute.report.result import Chart, Comparison, Result, Row, Series
 from undilute.rules.parameters import count, number
-from undilute.theory import capacity, dispersion
+from undilute.theory import dispersion
 from undilute_papers.audit import blog
+from undilute_papers.report.comparisons import compared
 from undilute_papers.reproduction.experiment import Experiment, option
+from undilute_papers.theory import capacity
 
 SCALED_GAP = 4.0  # 5 − 1, if these are logits already
 PRINTED_SHARE = 0.04  # % of the attention at 100K tokens, in the article's text

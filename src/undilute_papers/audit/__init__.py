@@ -1,6 +1,6 @@
 """Which of the papers' statements are true?  Every one of them, with a verdict that the program recomputes.
 
->>> from undilute import audit
+>>> from undilute_papers import audit
 >>> [result] = audit.run("A3")
 >>> result.statement.verdict.value, result.reproduces
 ('conditional', True)
@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from undilute_papers.audit import blog, dispersion_lemmas, focus, geometry, gradients, selection, sharp, sparse_rules
+from importlib import import_module
+from pkgutil import iter_modules
+
 from undilute_papers.audit.statement import (
     Curve,
     Evidence,
@@ -21,6 +23,9 @@ from undilute_papers.audit.statement import (
     statements,
 )
 
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
 __all__ = [
     "Curve",
     "Evidence",
@@ -29,15 +34,7 @@ __all__ = [
     "Source",
     "Statement",
     "Verdict",
-    "blog",
-    "dispersion_lemmas",
-    "focus",
-    "geometry",
-    "gradients",
     "run",
-    "selection",
-    "sharp",
-    "sparse_rules",
     "statement",
     "statements",
 ]

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from undilute.rules.entropy import entropy, entropy_of_logits
-from undilute.theory import capacity, dispersion
+from undilute.theory import dispersion
 from undilute_papers.audit.sources import BLOG
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement
+from undilute_papers.theory import capacity
 
 BITS = math.log(2.0)  # nats in a bit
 GAP = 4.0 / 8.0  # of the article's code: scores 5 and 1, divided by √64

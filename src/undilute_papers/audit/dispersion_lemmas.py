@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from undilute.rules import get
-from undilute.theory import capacity, dispersion
+from undilute.theory import dispersion
 from undilute.theory.dispersion import Bounds
 from undilute_papers.audit.sources import LIMITS
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement
+from undilute_papers.theory import capacity
 
 NORMALISERS: dict[str, Callable[[Tensor], Tensor]] = {
     "e^l": torch.exp,

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from undilute.theory import distance, separability
 from undilute_papers.audit.selection import lengths, normal, uniform, unit
 from undilute_papers.audit.sources import LIMITS
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement
+from undilute_papers.theory import distance, separability
 
 Cap = Callable[..., Tensor]
 
@@ -230,7 +230,7 @@ def _fraction_bounds() -> Curve:
     formula=r"\frac{E[N_s]}{N} \le \frac{1}{N}\sum_i \exp\Bigl[-\frac{(r-\xi_i)^2}{16M^2}\Bigr]",
     correction="It fails for r > ξᵢ, where it falls again, and below: it is centred on ξᵢ, an upper bound of the mean, "
     "and not on the mean. Valid bounds for independent uniform vectors, fixed weights and fixed r are centred on "
-    "mᵢ ≤ E Xᵢ ≤ M·aᵢ; undilute.theory.separability takes the best of five from above and of four from below.",
+    "mᵢ ≤ E Xᵢ ≤ M·aᵢ; undilute_papers.theory.separability takes the best of five from above and of four from below.",
     corrected_formula=r"P(X_i\le r) \le \min\left\{\frac{V}{V+(M^2a_i^2-r^2)^2},\ "
     r"e^{-(d-1)(m_i-r)^2/(2M^2a_i^2)},\ e^{-2(m_i-r)^2/(MA_i)^2},\ "
     r"\frac{1}{2} I_{(r/(Mb_i))^2}\Bigl(\frac{d-1}{2},\frac{1}{2}\Bigr)\right\}",

@@ -12,6 +12,7 @@ from undilute.theory import jacobian
 from undilute.theory.dispersion import Bounds
 from undilute_papers.audit.sources import LIMITS
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement
+from undilute_papers.theory import finite_steps, normalisers
 
 Function = Callable[..., Tensor]
 KEYS = 6  # of the rows on which dense matrices and enumeration check everything
@@ -133,7 +134,7 @@ def _change(a: Tensor, epsilon: Tensor, temperature: Tensor, n: int) -> Tensor:
     "(B13.1), so no pair √5·ε apart can change by more than √5·ε/(2T).",
 )
 def example_weights(
-    evidence: Evidence, printed: Function = _printed_change, corrected: Function = jacobian.swap_distance
+    evidence: Evidence, printed: Function = _printed_change, corrected: Function = finite_steps.swap_distance
 ) -> None:
     T, ratio = 10 ** _uniform(evidence.rng, -2, 1, 2000), 10 ** _uniform(evidence.rng, -4, 2, 2000)
     epsilon, one = ratio * T, _real(1.0)
@@ -194,9 +195,9 @@ def _one_large(n: Tensor, kappa: Tensor, width: int) -> tuple[Tensor, Tensor, Te
 def lemma_2(
     evidence: Evidence,
     printed: Function = _printed_first_term,
-    corrected: Callable[[Tensor], jacobian.Norms] = jacobian.normaliser_suprema,
-    projector: Function = jacobian.projector_bound,
-    exact: Function = jacobian.normaliser_spectral_norm,
+    corrected: Callable[[Tensor], jacobian.Norms] = normalisers.normaliser_suprema,
+    projector: Function = normalisers.projector_bound,
+    exact: Function = normalisers.normaliser_spectral_norm,
 ) -> None:
     values, slopes = _normalisers(evidence.rng)
     tied = _logits(evidence.rng).clamp(-30, 30).exp()
@@ -270,7 +271,7 @@ def _finite_steps(rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]
     proof="Two probability vectors are at most √2 apart. For the derivative take logits (0, 0) and T < 1/(2√2).",
 )
 def square_root_cap(
-    evidence: Evidence, printed: Function = _printed_square_root, corrected: Function = jacobian.sensitivity_cap
+    evidence: Evidence, printed: Function = _printed_square_root, corrected: Function = finite_steps.sensitivity_cap
 ) -> None:
     temperatures = 10 ** _uniform(evidence.rng, -3, -1, 500)
     norms = jacobian.spectral_norm(_logits(evidence.rng, 500).softmax(-1), temperatures)
@@ -281,7 +282,7 @@ def square_root_cap(
     slack = printed(largest) - jacobian.spectral_norm(_real(0.5, 0.5), largest)
     evidence.true("printed fails below T = 1/(2√2), holds above", slack[0] < 0 < slack[1], f"slacks {slack.tolist()}")
     l, v, epsilon, T = _finite_steps(evidence.rng)
-    g = jacobian.sensitivity(l, v, epsilon, T)
+    g = finite_steps.sensitivity(l, v, epsilon, T)
     evidence.holds("corrected, finite steps", corrected(epsilon, T) / g.clamp(min=1e-300) - 1)
     closest = (g / corrected(epsilon, T)).amax()
     evidence.near("corrected is approached (ratio)", closest, 1.0, 1e-3)
@@ -344,7 +345,7 @@ def lemma_2_for_softmax(
 def vanishing_values(
     evidence: Evidence,
     printed: Function = _printed_first_term,
-    corrected: Callable[[Tensor], jacobian.Norms] = jacobian.normaliser_suprema,
+    corrected: Callable[[Tensor], jacobian.Norms] = normalisers.normaliser_suprema,
 ) -> None:
     falling = torch.stack([torch.zeros(40), -torch.linspace(0, 20, 40)], -1).double()
     F = falling.exp()
@@ -358,7 +359,7 @@ def vanishing_values(
     alpha, g = values / values.sum(-1, keepdim=True), slopes / values
     norms, scale = _dense_norms(_softmax_jacobian(alpha) * g.unsqueeze(-2)).spectral, g.abs().amax(-1)
     evidence.holds("corrected, one F down to 1e-12", (corrected(g).spectral - norms) / scale)
-    tie = jacobian.normaliser_spectral_norm(_real(1, 1, 1e-30) / 2, _real(1, 1, 1))
+    tie = normalisers.normaliser_spectral_norm(_real(1, 1, 1e-30) / 2, _real(1, 1, 1))
     evidence.near("corrected is reached, F = (1, 1, 1e-30)", corrected(_real(1, 1, 1)).spectral / tie, 1.0, 1e-12)
 
 
@@ -460,7 +461,7 @@ def _optimised(rng: torch.Generator, epsilon: float, temperature: float, starts:
 def _sensitivity_curve() -> Curve:
     T = torch.logspace(-3, 1, 60, dtype=torch.float64)
     lines: dict[str, Sequence[float]] = {
-        f"supremum, ε = {e:g}": jacobian.largest_sensitivity(_real(e), T).tolist() for e in (1e-3, 0.1, 10.0)
+        f"supremum, ε = {e:g}": finite_steps.largest_sensitivity(_real(e), T).tolist() for e in (1e-3, 0.1, 10.0)
     }
     printed = {"printed min{1/(4T), √2}": _printed_corollary(T).tolist()}
     return Curve(T.tolist(), lines | printed, "temperature T", "g(T, ε)", log_x=True, log_y=True)
@@ -485,15 +486,15 @@ def _sensitivity_curve() -> Curve:
 def finite_differences(
     evidence: Evidence,
     printed: Function = _printed_corollary,
-    corrected: Function = jacobian.largest_sensitivity,
-    cap: Function = jacobian.sensitivity_cap,
+    corrected: Function = finite_steps.largest_sensitivity,
+    cap: Function = finite_steps.sensitivity_cap,
 ) -> None:
     for temperature, step, value in ((1.0, 0.1, "0.499792"), (0.1, 0.1, "4.801582"), (1.0, 10.0, "0.141181")):
         best, formula = _optimised(evidence.rng, step, temperature), corrected(_real(step), _real(temperature))
         evidence.quoted(f"largest g found, T = {temperature:g}, ε = {step:g}", best, value)
         evidence.near("found / formula", best / formula, 1.0, 1e-9)
     l, v, epsilon, T = _finite_steps(evidence.rng)
-    g = jacobian.sensitivity(l, v, epsilon, T)
+    g = finite_steps.sensitivity(l, v, epsilon, T)
     evidence.holds("corrected, any logits and directions", 1 - g / corrected(epsilon, T))
     reached = (g / corrected(epsilon, T))[: ROWS // 2]
     evidence.holds("corrected is reached across a tie", reached - 1, tolerance=1e-6)
@@ -594,14 +595,14 @@ def random_directions(
     evidence.quoted("mean ‖Jv‖ over random directions", mean, "0.0125")
     evidence.quoted("norm over that mean", float(spectral(p)) / mean, "40")
     v = _normal(evidence.rng, 2000, L)
-    g = jacobian.sensitivity(logits, v, _real(1e-6))
+    g = finite_steps.sensitivity(logits, v, _real(1e-6))
     error = 5 * float(g.std()) / math.sqrt(len(g))
     evidence.near("the same mean, sampled", g.mean(), mean, error)
     squares = g.square()
     error = 5 * float(squares.std()) / math.sqrt(len(g))
     evidence.near("mean g², sampled, against ‖J‖_F²/L", squares.mean(), float(corrected(p)), error)
     evidence.breaks("random g ≥ half the norm", g - spectral(p) / 2)
-    evidence.near("g along the worst direction", jacobian.sensitivity(logits, worst(p), _real(1e-6)), 0.5, 1e-9)
+    evidence.near("g along the worst direction", finite_steps.sensitivity(logits, worst(p), _real(1e-6)), 0.5, 1e-9)
     rows = _logits(evidence.rng).softmax(-1)
     basis = torch.linalg.qr(_normal(evidence.rng, ROWS, KEYS, KEYS)).Q
     average = (_softmax_jacobian(rows) @ basis).square().sum((-1, -2)) / KEYS  # of ‖Jv‖² over a random basis: exact
@@ -628,8 +629,8 @@ def random_directions(
 )
 def smaller_steps(
     evidence: Evidence,
-    corrected: Function = jacobian.largest_sensitivity,
-    measured: Function = jacobian.sensitivity,
+    corrected: Function = finite_steps.largest_sensitivity,
+    measured: Function = finite_steps.sensitivity,
 ) -> None:
     T = 10 ** _uniform(evidence.rng, -3, 1, 2000)
     suprema = torch.stack([corrected(_real(epsilon), T) for epsilon in (1e-3, 0.1, 10.0)])

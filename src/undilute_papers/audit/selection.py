@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from undilute.theory import distance
 from undilute_papers.audit.sources import LIMITS
 from undilute_papers.audit.statement import Curve, Evidence, Verdict, statement
+from undilute_papers.theory import distance
 
 MainTerm = Callable[[Tensor, Tensor, int], Tensor]
 DIM = 64  # of the vectors wherever the source of a quoted figure does not say

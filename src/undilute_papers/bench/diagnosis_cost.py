@@ -1,4 +1,4 @@
-"""What does a diagnosis cost beside the forward pass it watches?  Time and memory, measured in one run.
+"""What does a diagnosis cost compared with the forward pass it watches?  Time and memory, measured in one run.
 
 Ratio 1 is the same pass of the same model with torch's attention and nothing else: without the language-model head,
 whose logits a diagnosis does not need either. ``output_attentions=True`` is the usual way to see attention.
@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from undilute.diagnosis import diagnose
-from undilute.evaluation.memory import extra_memory
+from undilute.evaluation.cost import extra_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -84,22 +84,6 @@ def table(costs: Sequence[Cost]) -> Table:
         memory = "–" if cost.extra_megabytes is None else f"{cost.extra_megabytes:,.0f}"
         made.add_row(f"{cost.length:,}", cost.what, f"{cost.ratio:.2f}", f"{cost.seconds:.1f}", memory)
     return made
-
-
-def markdown(costs: Sequence[Cost]) -> str:
-    """The costs for the README: what down, lengths across, time ratio and extra memory inside."""
-    lengths = sorted({cost.length for cost in costs})
-    lines = [["", *(f"{length:,} tokens" for length in lengths)], ["---"] * (len(lengths) + 1)]
-    for what in dict.fromkeys(cost.what for cost in costs):
-        own = {cost.length: cost for cost in costs if cost.what == what}
-        lines.append([what, *(_cell(own.get(length)) for length in lengths)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _cell(cost: Cost | None) -> str:
-    if cost is None:
-        return "–"
-    return f"{cost.ratio:.2f} ×" + ("" if cost.extra_megabytes is None else f", {cost.extra_megabytes:,.0f} MB")
 
 
 def to_json(costs: Sequence[Cost], machine: dict[str, str | int], command: str) -> str:

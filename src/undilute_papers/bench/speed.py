@@ -1,4 +1,4 @@
-"""What does each rule cost beside torch's own attention?  Ratios of time and memory, measured in one run.
+"""What does each rule cost compared with torch's own attention?  Ratios of time and memory, measured in one run.
 
 Every figure is the best of several, and interleaved: one round of everything, then the next, so that a slow moment of
 the machine does not hit one rule alone. Ratio 1 is ``F.scaled_dot_product_attention`` on the same tensors.
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from undilute.engine.api import attention, explain
 from undilute.errors import InvalidValue
-from undilute.evaluation.memory import extra_memory
+from undilute.evaluation.cost import extra_memory
 from undilute.rules.base import Rule
 from undilute.rules.parameters import whole
 

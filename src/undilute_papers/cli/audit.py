@@ -40,7 +40,7 @@ def audit_statements(
     if details:
         for result in results:
             console.print(audit_table.details(result))
-        contents |= {path: audit_plots.draw(curve(), "png") for path, curve in drawn.items()}
+        contents |= {path: audit_plots.png(curve()) for path, curve in drawn.items()}
     else:
         console.print(audit_table.terminal(results))
     console.print(audit_table.summary(results, seed), highlight=False)

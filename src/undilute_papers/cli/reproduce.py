@@ -19,10 +19,10 @@ from undilute.cli.imports import with_imports
 from undilute.cli.options import require
 from undilute.cli.output import put, wrote
 from undilute.errors import InvalidValue, UndiluteError
-from undilute.report.comparisons import outcome
 from undilute.report.result import Result, versions
 from undilute.rules import split_names
-from undilute_papers.reproduction.experiment import Experiment, every, headings
+from undilute_papers.report.comparisons import outcome
+from undilute_papers.reproduction.experiment import Experiment, every
 
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
@@ -46,7 +46,7 @@ class Experiments(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Experiments, help="Run the published experiments, and see each printed value beside the computed one."
+    cls=Experiments, help="Run the published experiments, and compare each printed value with the computed one."
 )
 
 Output = Annotated[
@@ -103,29 +103,29 @@ def _folder(quick: bool) -> Path:
 
 
 def _report(output: Path) -> None:
-    from undilute.report import result_files as experiment_files
-    from undilute.report import result_page as experiment_page
+    from undilute.report import result_files
+    from undilute_papers.report import reproduction_page
 
-    results = experiment_files.gathered(output, list(every()))
+    results = result_files.gathered(output, list(every()))
     if not results:
-        quick = any(output.glob(f"{QUICK}/*/{experiment_files.RESULTS}"))
+        quick = any(output.glob(f"{QUICK}/*/{result_files.RESULTS}"))
         first = "run `undilute reproduce all --quick` and give --quick, or choose another --output"
         hint = "give --quick for those of quick runs" if quick else first
         raise InvalidValue(f"no results in {str(output)!r}: {hint}.")
     found = [each for result in results for each in result.comparisons]
     console.print(outcome(found), markup=False, highlight=False)
-    put({output / "index.html": experiment_page.page(results, headings())})
+    put({output / "index.html": reproduction_page.page(results)})
 
 
 def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     """Run one experiment and write its folder; with ``resume`` go on with what is there."""
     from undilute import files
-    from undilute.report import result_files as experiment_files
-    from undilute_papers.report import experiment_text
+    from undilute.report import result_files
+    from undilute_papers.report import experiment_text, reproduction_page
 
     folder = output / experiment.id
-    files.check_writable(folder / experiment_files.RESULTS, folder / experiment_files.PAGE)
-    for package in ("matplotlib", "plotly", "jinja2"):
+    files.check_writable(folder / result_files.RESULTS, folder / result_files.PAGE)
+    for package in ("matplotlib", "jinja2", "pydantic"):
         require(package, "plot")
     work = folder / "work"
     if resume and _is_done(experiment, folder):
@@ -135,21 +135,21 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
     if not resume:
         experiment.forget()
     result = _with_progress(experiment)
-    experiment_files.save(result, folder, headings=headings())
+    result_files.save(result, folder, page=reproduction_page.page)
     interrupts.keep(f"the results of {experiment.id} had been written to {str(folder)!r}")
     for part in experiment_text.terminal(result):
         console.print(part)
-    wrote(folder / experiment_files.PAGE)
+    wrote(folder / result_files.PAGE)
 
 
 def _is_done(experiment: Experiment, folder: Path) -> bool:
-    from undilute.report import result_files as experiment_files
+    from undilute.report import result_files
 
     try:
-        before = experiment_files.load(folder)
+        before = result_files.load(folder)
     except InvalidValue:  # nothing there, or nothing that can be read
         return False
-    written = (folder / experiment_files.RESULTS).stat().st_mtime
+    written = (folder / result_files.RESULTS).stat().st_mtime
     texts = [Path(path).expanduser() for path in before.settings.get("text", ())]
     changed = any(path.exists() and path.stat().st_mtime > written for path in texts)
     same_code = all(before.made.get(name) == version for name, version in versions().items())

@@ -26,10 +26,11 @@ from undilute.errors import InvalidValue
 from undilute.progress import Progress, quiet
 from undilute.report.result import Chart, Comparison, Result, Row, Series, Verdict
 from undilute.rules.parameters import count
-from undilute_papers.limitations.row_distances import Sample, check_options, of_the_whole_text, samples
+from undilute_papers.limitations.samples import Sample, check_options, of_the_whole_text, samples
 from undilute_papers.reproduction.attended import loaded, scope, selected_from
 from undilute_papers.reproduction.experiment import Experiment, option
 from undilute_papers.reproduction.power_law import exponent
+from undilute_papers.reproduction.quartiles import quantiles
 
 CURVES = ("distance", "expected", "main", "upper", "printed", "bound", "norms")
 SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # of L, for a top set that grows with it
@@ -363,7 +364,7 @@ def _interval(values: Tensor) -> tuple[float, float]:
     known = values[values.isfinite()]
     if not len(known):
         return math.nan, math.nan
-    low, high = torch.quantile(known, torch.tensor([0.1, 0.9], dtype=known.dtype)).tolist()
+    low, high = quantiles(known, torch.tensor([0.1, 0.9], dtype=known.dtype)).tolist()
     return low, high
 
 

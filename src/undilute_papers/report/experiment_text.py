@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from undilute.report.comparisons import SIGNS, computed, outcome, printed
 from undilute.report.result import Result, Verdict
+from undilute_papers.report.comparisons import SIGNS, computed, outcome, printed
 from undilute_papers.reproduction.experiment import every
 
 COLOURS: dict[Verdict, str] = {"agrees": "green", "differs": "red", "other set-up": "yellow"}
@@ -34,7 +34,7 @@ def _minutes(minutes: float) -> str:
 
 
 def terminal(result: Result) -> list[RenderableType]:
-    """What to print, in order: the answer, printed beside computed, and the other findings."""
+    """What to print, in order: the answer, printed and computed values, and the other findings."""
     parts: list[RenderableType] = []
     if result.findings:
         parts.append(Text(result.findings[0], style="bold"))

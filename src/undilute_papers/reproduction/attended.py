@@ -11,23 +11,21 @@ function still makes its output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.models import loading, texts
-from undilute.models.attention_call import AttentionCall
 from undilute.models.first_tokens import SHORTEST_LENGTH, tokens
 from undilute.models.forward_pass import evaluating, forward_pass
-from undilute.models.intercept import Attention, check_attended, intercepted
 from undilute.models.limits import readable_length
-from undilute.models.passes import Runs
+from undilute.models.watch import check_attended, watch
+from undilute.models.watched_call import WatchedCall
 from undilute.rules.parameters import count
 from undilute.treatment.attention_layers import first_calls
 
@@ -107,11 +105,7 @@ def each_layer(
     if ids.ndim != 1 or not len(ids):
         raise InvalidValue(f"ids has shape {tuple(ids.shape)}: must be one sequence of token ids, (tokens,).")
     recorder = _Recorder(model, use, x, _positions(rows, len(ids)))
-    with torch.no_grad(), evaluating(model), ExitStack() as stack:
-        stack.enter_context(intercepted(model, recorder.around))
-        stack.enter_context(recorder.runs)
-        if x == "input":
-            stack.enter_context(recorder.keeping_inputs())
+    with torch.no_grad(), evaluating(model), watch(model, recorder.keep):
         if x == "embedding":
             recorder.embeddings = model.get_input_embeddings()(ids.to(model.device))
         forward_pass(model, ids)
@@ -234,60 +228,33 @@ class _Recorder:
     def __init__(self, model: PreTrainedModel, use: Callable[[Layer], None], x: X, rows: Tensor) -> None:
         self.model, self.use, self.x, self.rows = model, use, x, rows
         self.names = list(first_calls(model))
-        self.runs = Runs(model)
-        self.inputs: dict[nn.Module, Tensor] = {}
         self.embeddings: Tensor | None = None
         self.layers = 0
 
-    def around(self, implementation: str, function: Attention) -> Attention:
-        def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
-        ) -> Any:
-            result = function(module, query, key, value, mask, *args, **options)
-            if self.runs.of(module, query, key) is not None:
-                self.use(self._layer(AttentionCall(module, implementation, query, key, value, mask, options)))
-                self.layers += 1
-            return result
+    def keep(self, call: WatchedCall) -> None:
+        if not call.is_repeat:
+            self.use(self._layer(call))
+            self.layers += 1
 
-        return attend
-
-    @contextmanager
-    def keeping_inputs(self) -> Iterator[None]:
-        """Inside, the hidden states that an attention layer is given are kept until it has attended."""
-
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = kwargs.get("hidden_states", args[0] if args else None)
-            if isinstance(given, Tensor) and given.ndim == 3:
-                self.inputs[module] = given
-
-        attentions = [part for part in self.model.modules() if "attention" in type(part).__name__.lower()]
-        hooks = [part.register_forward_pre_hook(keep, with_kwargs=True) for part in attentions]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _layer(self, call: AttentionCall) -> Layer:
+    def _layer(self, call: WatchedCall) -> Layer:
         rows = self.rows.to(call.query.device)
-        visible = call.visible(0, rows, call.keys)
+        visible = call.visible(0, rows)
         if visible is None:
             visible = torch.ones(len(rows), call.keys, dtype=torch.bool, device=rows.device)
-        logits = call.logits(0, rows, call.keys).masked_fill_(~visible, -torch.inf)
+        logits = call.logits(0, rows).masked_fill_(~visible, -torch.inf)
         name = self.names[self.layers]
         vectors = self._selected_from(call)
         heads = logits.shape[0]
         x = vectors.repeat_interleave(heads // len(vectors), 0) if len(vectors) > 1 else vectors.expand(heads, -1, -1)
         return Layer(self.layers, name, logits, visible, x, rows, heads // len(vectors), call.scale)
 
-    def _selected_from(self, call: AttentionCall) -> Tensor:
+    def _selected_from(self, call: WatchedCall) -> Tensor:
         """(key heads, keys, features), with one key head for vectors that all heads share."""
         if self.x == "values":
             return call.full(call.value[0][:, : call.keys])
         vectors = self.embeddings
         if self.x == "input":
-            given = self.inputs.pop(call.module, None)
-            vectors = None if given is None else given[0]
+            vectors = None if call.input is None else call.input[0]
         if vectors is None or vectors.shape[0] < call.keys:
             raise InvalidValue(
                 f"x = {self.x!r}: {type(call.module).__name__} attends to {call.keys:,} keys that are not the tokens "

@@ -149,7 +149,15 @@ def _subclasses(base: type[Any]) -> Iterator[type[Experiment]]:
         yield from _subclasses(cls)
 
 
-OTHER_ROOMS = ("audit", "bench", "cli", "report", "reproduction", "rule_curves")  # folders without experiments
+OTHER_ROOMS = (
+    "audit",
+    "bench",
+    "cli",
+    "report",
+    "reproduction",
+    "rule_curves",
+    "theory",
+)  # folders without experiments
 ORDER = (
     "dilution",
     "temperature",

@@ -33,6 +33,7 @@ from undilute.rules.parameters import count
 from undilute.theory.dispersion import logit_spread, weight_bounds
 from undilute_papers.reproduction.attended import Layer, each_layer, evenly, loaded
 from undilute_papers.reproduction.experiment import Experiment, option
+from undilute_papers.reproduction.quartiles import QUARTILES, quartiles
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 LENGTHS = (1024, 8192, 131_072)  # for the ceiling
 CURVE = tuple(2**power for power in range(4, 21))
 FLOAT32_UNDERFLOW = 150 * math.log(2)  # a weight this far below the top one is 0 in float32
-QUARTILES = ("lowest", "first_quartile", "median", "third_quartile", "highest")
 
 
 class Printed(NamedTuple):
@@ -185,16 +185,14 @@ class Spreads:
         lines: list[Row] = []
         for each in octave.unique().tolist():
             of = spread[octave == each]
-            quartiles = _quartiles(of)
-            lines.append(
-                {"model": self.model, "keys": int(2**each), "rows": len(of), "mean": float(of.mean()), **quartiles}
-            )
+            figures = {"rows": len(of), "mean": float(of.mean()), **quartiles(of)}
+            lines.append({"model": self.model, "keys": int(2**each), **figures})
         return lines
 
     def layer_lines(self) -> list[Row]:
         """Quartiles over the heads of each layer of the means over rows."""
         return [
-            {"model": self.model, "layer": place, **_quartiles(spread.mean(-1))}
+            {"model": self.model, "layer": place, **quartiles(spread.mean(-1))}
             for place, (_, spread, _) in enumerate(self._layers)
         ]
 
@@ -217,20 +215,6 @@ class Spreads:
 def _spread(layer: Layer) -> tuple[Tensor, Tensor]:
     """How many keys each row sees, and its δ: (heads, rows) both."""
     return layer.seen, logit_spread(layer.logits, layer.visible.expand(layer.logits.shape))
-
-
-def _quartiles(values: Tensor) -> dict[str, float]:
-    at = torch.linspace(0, 1, 5, dtype=torch.float64)
-    return dict(zip(QUARTILES, _quantile(values, at).tolist(), strict=True))
-
-
-def _quantile(values: Tensor, at: Tensor) -> Tensor:
-    """``torch.quantile``, which takes no more than 2²⁴ values, over any number of them."""
-    ranked = values.sort().values
-    place = at * (len(ranked) - 1)
-    below = place.floor().long()
-    above = (below + 1).clamp(max=len(ranked) - 1)
-    return torch.lerp(ranked[below], ranked[above], place - below)
 
 
 def _moments(values: Tensor) -> tuple[float, float, float, float]:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from undilute.measures import entropy
-from undilute.theory import capacity, dispersion
+from undilute.theory import dispersion
 from undilute.theory.dispersion import Bounds
 from undilute_papers.audit import blog
+from undilute_papers.theory import capacity
 
 WRONG: list[tuple[str, str, Any]] = [
     ("A1", "softmax", lambda z: z.exp()),

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from undilute.theory import capacity, dispersion
+from undilute.theory import dispersion
 from undilute.theory.dispersion import Bounds
 from undilute_papers.audit import dispersion_lemmas
+from undilute_papers.theory import capacity
 
 
 def without_self(n: int, low: torch.Tensor, high: torch.Tensor) -> Bounds:

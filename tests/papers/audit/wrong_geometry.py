@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from undilute.theory import separability
 from undilute_papers.audit import geometry
+from undilute_papers.theory import separability
 
 
 def times(factor: float, form: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from undilute.theory import jacobian
 from undilute.theory.dispersion import Bounds
 from undilute_papers.audit import gradients
+from undilute_papers.theory import finite_steps, normalisers
 
 
 def times(factor: float, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,25 +43,25 @@ def first_direction(p: Tensor) -> Tensor:
 _BY_ID: dict[str, list[tuple[str, Callable[..., Any]]]] = {
     "B11.1": [("printed", lambda epsilon: 2 * epsilon), ("printed", times(1.001, gradients._printed_logit_distance))],
     "B11.2": [
-        ("printed", jacobian.swap_distance),
+        ("printed", finite_steps.swap_distance),
         ("corrected", gradients._printed_change),
         ("corrected", lambda epsilon, T: 3 * math.sqrt(2) / 4 * epsilon / T),
     ],
     "B12.1": [
         ("printed", times(100.0, gradients._printed_first_term)),
         ("printed", times(0.1, gradients._printed_first_term)),
-        *[("corrected", one_norm_off(i, 0.99, jacobian.normaliser_suprema)) for i in range(5)],
-        *[("corrected", one_norm_off(i, 1.01, jacobian.normaliser_suprema)) for i in range(5)],
-        ("projector", times(0.99, jacobian.projector_bound)),
-        ("projector", times(1.01, jacobian.projector_bound)),
-        ("exact", lambda alpha, g: jacobian.normaliser_suprema(g).spectral),
-        ("exact", times(1.001, jacobian.normaliser_spectral_norm)),
+        *[("corrected", one_norm_off(i, 0.99, normalisers.normaliser_suprema)) for i in range(5)],
+        *[("corrected", one_norm_off(i, 1.01, normalisers.normaliser_suprema)) for i in range(5)],
+        ("projector", times(0.99, normalisers.projector_bound)),
+        ("projector", times(1.01, normalisers.projector_bound)),
+        ("exact", lambda alpha, g: normalisers.normaliser_suprema(g).spectral),
+        ("exact", times(1.001, normalisers.normaliser_spectral_norm)),
     ],
     "B12.2": [
         ("printed", lambda T: 1 / (2 * T)),
         ("corrected", lambda epsilon, T: torch.full_like(T, math.sqrt(2))),
         ("corrected", lambda epsilon, T: torch.minimum(1 / (4 * T), math.sqrt(2) / epsilon)),
-        ("corrected", times(2.0, jacobian.sensitivity_cap)),
+        ("corrected", times(2.0, finite_steps.sensitivity_cap)),
     ],
     "B12.3": [
         ("first_term", times(0.5, gradients._printed_first_term)),
@@ -70,8 +71,8 @@ _BY_ID: dict[str, list[tuple[str, Callable[..., Any]]]] = {
     ],
     "B12.4": [
         ("printed", lambda F, slopes: torch.ones_like(F[..., 0])),
-        ("corrected", one_norm_off(0, 0.5, jacobian.normaliser_suprema)),
-        ("corrected", one_norm_off(0, 2.0, jacobian.normaliser_suprema)),
+        ("corrected", one_norm_off(0, 0.5, normalisers.normaliser_suprema)),
+        ("corrected", one_norm_off(0, 2.0, normalisers.normaliser_suprema)),
     ],
     "B13.1": [
         ("printed", lambda T: 1 / (2 * T)),
@@ -88,10 +89,10 @@ _BY_ID: dict[str, list[tuple[str, Callable[..., Any]]]] = {
     ],
     "B13.2": [
         ("printed", lambda T: 1 / (2 * T)),
-        ("corrected", jacobian.sensitivity_cap),
+        ("corrected", finite_steps.sensitivity_cap),
         ("corrected", lambda epsilon, T: math.sqrt(2) / epsilon * (epsilon / (2 * T)).tanh()),
         ("cap", lambda epsilon, T: torch.minimum(1 / (4 * T), math.sqrt(2) / epsilon)),
-        ("cap", times(1.1, jacobian.sensitivity_cap)),
+        ("cap", times(1.1, finite_steps.sensitivity_cap)),
     ],
     "B13.3": [
         ("exact", lambda p, T: (1 / (2 * T)).expand(p.shape[:-1])),
@@ -107,9 +108,9 @@ _BY_ID: dict[str, list[tuple[str, Callable[..., Any]]]] = {
     ],
     "B13.5": [
         ("corrected", lambda epsilon, T: 1 / (2 * T) + 0 * epsilon),
-        ("corrected", times(0.5, jacobian.largest_sensitivity)),
-        ("measured", lambda l, v, epsilon, T=1.0: 2 * jacobian.sensitivity(l, v, epsilon, T)),
-        ("measured", lambda l, v, epsilon, T=1.0: jacobian.largest_sensitivity(epsilon, T)),
+        ("corrected", times(0.5, finite_steps.largest_sensitivity)),
+        ("measured", lambda l, v, epsilon, T=1.0: 2 * finite_steps.sensitivity(l, v, epsilon, T)),
+        ("measured", lambda l, v, epsilon, T=1.0: finite_steps.largest_sensitivity(epsilon, T)),
     ],
 }
 WRONG = [(id, form, wrong) for id, table in _BY_ID.items() for form, wrong in table]

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from undilute.theory import distance
 from undilute_papers.audit import selection
+from undilute_papers.theory import distance
 
 
 def times(factor: float, form: Callable[..., Any]) -> Callable[..., Any]:

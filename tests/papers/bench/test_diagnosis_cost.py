@@ -9,7 +9,7 @@ from undilute_papers.bench import diagnosis_cost
 from undilute_papers.bench.diagnosis_cost import PLAIN, Cost
 
 
-def test_everything_is_measured_beside_the_forward_pass() -> None:
+def test_everything_is_compared_with_the_forward_pass() -> None:
     torch.manual_seed(0)
     config = GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, vocab_size=60)
     model = GPT2LMHeadModel(config).eval()
@@ -30,10 +30,4 @@ def test_costs_survive_json_and_become_a_table() -> None:
         Cost("diagnosis", 8192, 60.0, 1.1, None),
     ]
     assert diagnosis_cost.from_json(diagnosis_cost.to_json(costs, {"cpu": "a"}, "undilute …")) == costs
-    assert diagnosis_cost.markdown(costs).splitlines() == [
-        "|  | 2,048 tokens | 8,192 tokens |",
-        "| --- | --- | --- |",
-        "| forward pass | 1.00 ×, 74 MB | – |",
-        "| diagnosis | 1.20 ×, 123 MB | 1.10 × |",
-    ]
     assert diagnosis_cost.table(costs).row_count == 3

@@ -41,21 +41,3 @@ def test_extra_memory_sees_an_allocation() -> None:
 def test_unknown_spread() -> None:
     with pytest.raises(ud.InvalidValue, match="spread"):
         speed.settings([32], ["wide"], backward=False, decode=0)
-
-
-def test_one_rule_beside_another() -> None:
-    def figure(what: str, causal: bool, seconds: float, spread: str = "normal", queries: int = 64) -> speed.Figure:
-        return speed.Figure(what, "sparse", 64, queries, causal, True, spread, seconds, 1.0, None, None)
-
-    measured = [
-        *(figure("entmax15", causal, 2.0) for causal in (False, True)),
-        *(figure("focus", causal, 1.5 + causal) for causal in (False, True)),
-        figure("focus", False, 9.0, queries=1),  # a decoding step is not in the table
-        figure("focus", False, 9.0, spread="sharp"),  # nothing stands beside it
-    ]
-    assert speed_report.beside(measured, "focus", "entmax15").splitlines() == [
-        "| logits | + backward, 64 |",
-        "| --- | --- |",
-        "| normal | 0.75 / 1.25 |",
-        "| sharp | – |",
-    ]

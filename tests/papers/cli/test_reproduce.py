@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Here, undilute
-from undilute.report import result_files as experiment_files
+from undilute.report import result_files
 from undilute.report.result import Result
 from undilute_papers.cli import reproduce as cli_reproduce
 from undilute_papers.reproduction.experiment import every, named
@@ -68,7 +68,7 @@ def test_a_text_that_was_changed_is_read_again(tmp_path: Path) -> None:
     text.write_text("one two three")
     experiment = named("gradient")(text=(str(text),))
     result = Result("gradient", experiment.settings(), ["It holds."], [], {}, [])
-    experiment_files.save(result, folder)
+    result_files.save(result, folder)
     assert cli_reproduce._is_done(experiment, folder)
     os.utime(text, (2**31, 2**31))
     assert not cli_reproduce._is_done(experiment, folder)

@@ -12,11 +12,11 @@ import transformers
 from tests.models import small
 from undilute.errors import InvalidValue
 from undilute.report.result import Result
-from undilute.theory import distance as theory
 from undilute_papers.limitations.distance import CURVES, SHARES, Distance, _Figures, proportional
-from undilute_papers.limitations.row_distances import Sample
+from undilute_papers.limitations.samples import Sample
 from undilute_papers.reproduction import attended
 from undilute_papers.reproduction.attended import each_layer, loaded
+from undilute_papers.theory import distance as theory
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from tests.models import small
 from undilute.errors import InvalidValue
-from undilute.theory.jacobian import largest_sensitivity, mean_square_sensitivity, sensitivity, worst_direction
+from undilute.theory.jacobian import mean_square_sensitivity, worst_direction
 from undilute_papers.limitations.gradient import Gradient
 from undilute_papers.limitations.gradient.gradient_findings import comparisons
 from undilute_papers.limitations.gradient.steps import (
@@ -26,6 +26,7 @@ from undilute_papers.limitations.gradient.steps import (
     random_directions,
 )
 from undilute_papers.reproduction.attended import Layer
+from undilute_papers.theory.finite_steps import largest_sensitivity, sensitivity
 
 HEADS, ROWS = 3, 12
 

@@ -15,7 +15,6 @@ from torch.testing import assert_close
 from tests.papers.limitations.test_gradient import saved_gpt2
 from undilute.errors import InvalidValue
 from undilute.report.result import Result
-from undilute.theory import separability as theory
 from undilute_papers.audit.geometry import printed_upper
 from undilute_papers.audit.geometry import smallest_separation as compared_one_by_one
 from undilute_papers.limitations.separability import Separability, controls
@@ -23,6 +22,7 @@ from undilute_papers.limitations.separability.balls import BOUNDS, Ball, balls, 
 from undilute_papers.limitations.separability.controls import CONTROLS, DRAWS, control_shares
 from undilute_papers.limitations.separability.separability_findings import comparisons, sentences
 from undilute_papers.reproduction.attended import Layer, each_layer, loaded
+from undilute_papers.theory import separability as theory
 
 HEADS, KEYS, FEATURES, TOPS = 3, 20, 6, [1, 2, 5, 13, 19]
 

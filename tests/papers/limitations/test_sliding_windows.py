@@ -14,15 +14,15 @@ from tests.models.attending import CLASSES, CONFIGURATIONS, WINDOW
 from tests.papers.limitations.test_separability import check_result
 from tests.papers.sharpness.test_logit_spread import by_loops
 from undilute.errors import InvalidValue
-from undilute.theory import separability as theory
 from undilute_papers.limitations.critical_n import CriticalN
 from undilute_papers.limitations.critical_n.search import grid
 from undilute_papers.limitations.distance import Distance
 from undilute_papers.limitations.gradient import Gradient
-from undilute_papers.limitations.row_distances import samples
+from undilute_papers.limitations.samples import samples
 from undilute_papers.limitations.separability import Separability
 from undilute_papers.reproduction.attended import Layer, each_layer, loaded
 from undilute_papers.sharpness.logit_spread import LogitSpread
+from undilute_papers.theory import separability as theory
 
 LOCAL = "model.layers.0.self_attn"  # the first layer of both has a window
 SCALAR = 32  # Gemma 3 divides q·k by its root, not by that of its 8 features

@@ -43,8 +43,8 @@ def test_the_page_has_everything_and_loads_nothing(results: list[Result]) -> Non
     )
     assert kinds.count("svg") == sum(each.statement.curve is not None for each in results)
     assert not {"script", "link", "img", "iframe"} & set(kinds)
-    assert "0.03950614" in page  # the blog's table beside …
-    assert "0.00164765" in page  # … the recomputed one
+    assert "0.03950614" in page  # the blog's table …
+    assert "0.00164765" in page  # … and the recomputed one
 
 
 def test_text_is_escaped(results: list[Result]) -> None:
@@ -87,5 +87,7 @@ def test_a_verdict_that_fails_is_shown(results: list[Result]) -> None:
 
 def test_plots_are_the_same_each_time() -> None:
     curve = Curve([1, 10, 100], {"a": [1, 2, 3], "b": [3, 2, 1]}, "x", "y", log_x=True)
-    assert audit_plots.draw(curve, "svg") == audit_plots.draw(curve, "svg")
-    assert audit_plots.draw(curve, "png").startswith(b"\x89PNG")
+    assert audit_plots.svg(curve) == audit_plots.svg(curve)
+    assert audit_plots.png(curve) == audit_plots.png(curve)
+    assert audit_plots.png(curve).startswith(b"\x89PNG")
+    assert audit_plots.svg(curve) != audit_plots.svg(replace(curve, lines={"a": [1, 2, 3], "b": [3, 2, 2]}))

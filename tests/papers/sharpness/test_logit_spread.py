@@ -17,6 +17,7 @@ from tests.papers.limitations.test_separability import check_result
 from undilute.errors import InvalidValue
 from undilute.report.result import Result
 from undilute_papers.reproduction.attended import Layer, each_layer, loaded
+from undilute_papers.reproduction.quartiles import QUARTILES
 from undilute_papers.sharpness import logit_spread as module
 from undilute_papers.sharpness.logit_spread import LogitSpread, ceiling
 
@@ -106,7 +107,7 @@ def test_spread_by_keys(paths: tuple[str, str, str], result: Result) -> None:
         of = [delta for n, delta, _ in rows if round(math.log2(n)) == int(math.log2(float(line["keys"] or 0)))]
         assert line["rows"] == len(of)
         expected = [np.mean(of), *np.quantile(of, [0, 0.25, 0.5, 0.75, 1])]
-        assert [line[name] for name in ("mean", *module.QUARTILES)] == pytest.approx(expected, rel=1e-6)
+        assert [line[name] for name in ("mean", *QUARTILES)] == pytest.approx(expected, rel=1e-6)
     encoder = [line["keys"] for line in result.tables["by_keys"] if line["model"] == paths[1]]
     assert encoder == [16, 32, 64]  # 80 tokens and shorter beginnings of the text
 

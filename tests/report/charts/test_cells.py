@@ -9,7 +9,7 @@ import pytest
 
 from tests.report.charts.samples import INF, NAN, NO_CELLS, RULES
 from undilute.errors import InvalidValue
-from undilute.report.charts.cells import explained, shades, texts
+from undilute.report.charts.cells import BETTER, SAME, WORSE, colours, explained, shades, texts
 from undilute.report.result import HeatMap
 
 
@@ -27,6 +27,12 @@ def test_each_column_is_coloured_by_its_own_difference_to_the_centre() -> None:
 def test_lower_is_blue_where_lower_is_better() -> None:
     assert shades(column(3.0, 2.0, 4.0, better="lower")) == [[0.0], [1.0], [-1.0]]
     assert shades(column(3.0, 2.0, 4.0, better="higher")) == [[0.0], [-1.0], [1.0]]
+
+
+def test_colours_run_from_worse_over_the_same_to_better() -> None:
+    assert colours(column(3.0, 2.0, 4.0, None, better="lower")) == [[SAME], [BETTER], [WORSE], [None]]
+    half = int(colours(column(0.0, 4.0, 1.0, better="lower"))[2][0][1:3], 16)  # type: ignore[index]
+    assert half == round((int(SAME[1:3], 16) + int(WORSE[1:3], 16)) / 2)
 
 
 @pytest.mark.parametrize("missing", [NAN, None, INF, -INF])

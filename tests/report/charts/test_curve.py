@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from tests.report.charts.samples import BOX, EMPTY, INF, LINES, NAN, SIZES, SOLE, chart
-from undilute.report.charts import figure, png
-from undilute.report.charts.curve import NOTHING, curves, explained
+from undilute.report.charts import drawing, png
+from undilute.report.charts.curve import curves, explained
 from undilute.report.result import Series
 
 
@@ -26,7 +25,7 @@ def test_values_that_are_not_finite_are_left_out(value: float | None) -> None:
     at_x = Series("a", [1.0, value, 4.0], [0.5, 0.6, 0.7])  # type: ignore[list-item]
     short = Series("a", rest.x, rest.y)
     assert png(chart(at_x)) == png(chart(short))
-    assert figure(chart(at_x)) == figure(chart(short))
+    assert drawing(chart(at_x)) == drawing(chart(short))
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
@@ -52,7 +51,7 @@ def test_a_box_with_a_missing_number_is_left_out_whole() -> None:
 
 def test_a_series_with_nothing_left_is_not_in_the_legend() -> None:
     assert [each.name for each in curves(chart(EMPTY.series[0], SOLE))] == ["a"]
-    assert NOTHING in json.dumps(figure(EMPTY))
+    assert drawing(EMPTY)["curves"] == []
 
 
 def test_seven_curves_differ_in_colour_and_marker_and_line() -> None:
@@ -62,6 +61,11 @@ def test_seven_curves_differ_in_colour_and_marker_and_line() -> None:
     bounds = curves(chart(*(Series(f"bound {number}", SIZES, SIZES, bound=True) for number in range(7))))
     assert len({each.dashes for each in bounds}) == 7
     assert all(each.dashes for each in bounds)
+
+
+def test_curves_beyond_the_seventh_differ_from_every_other() -> None:
+    drawn = curves(chart(*(Series(f"rule {number}", SIZES, SIZES) for number in range(28))))
+    assert len({(each.colour, each.marker, each.dashes) for each in drawn}) == 28
 
 
 def test_printed_and_computed_of_one_thing_share_colour_and_marker() -> None:

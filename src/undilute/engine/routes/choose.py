@@ -2,29 +2,33 @@
 
 | route | runs | memory |
 |---|---|---|
-| flash | softmax-like rules, by PyTorch's own kernel | O(n) |
-| sparse | entmax and top-k on CPU: only the support is touched | O(n) |
+| flash | softmax-like rules on the CPU, by PyTorch's own kernel | O(n) |
+| sdpa | softmax-like rules whose scale depends on n alone, on any device, compiled too | O(n), and masks |
+| sparse | entmax and top-k on the CPU: only the support is touched | O(n) |
 | rows | everything else: blocks of query rows | O(block · n) |
 | reference | small calls: dense, the specification | O(n²) |
 
-A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) and ``run(call)``.
+A route is a module with ``obstacle(call)`` (why it cannot run a call, or None) and ``run(call)``. It knows no other
+route. If it finds on its way that it cannot go on, it raises ``HandOver``, and the rows route, which takes every call,
+has it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 from torch.autograd import forward_ad
 
 from undilute.engine import scaling
-from undilute.engine.call import Call
-from undilute.engine.routes import flash, reference, rows, sparse
+from undilute.engine.budget import memory_budget
+from undilute.engine.call import Attended, Call, HandOver
+from undilute.engine.routes import flash, reference, rows, sdpa, sparse
 from undilute.errors import InvalidValue, UnknownName
 from undilute.rules.base import Rule
 
@@ -35,12 +39,19 @@ class Implementation(Protocol):
     """What a route's module offers."""
 
     def obstacle(self, call: Call) -> str | None: ...
-    def run(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
+    def run(self, call: Call) -> Attended: ...
 
 
-ROUTES: dict[str, Implementation] = {"flash": flash, "sparse": sparse, "rows": rows, "reference": reference}
+ROUTES: dict[str, Implementation] = {
+    "flash": flash,
+    "sdpa": sdpa,
+    "sparse": sparse,
+    "rows": rows,
+    "reference": reference,
+}
 PRAISE = {
     "flash": "softmax-like, on PyTorch's own kernel",
+    "sdpa": "softmax-like, scaled queries on torch's public attention",
     "sparse": "few keys get any weight, and only those are touched",
 }
 
@@ -54,6 +65,9 @@ class Route:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{escape(self.name)}</b>: {escape(self.reason)}</p>"
 
 
 def choose(call: Call, forced: str | None = None) -> Route:
@@ -85,25 +99,36 @@ def choose(call: Call, forced: str | None = None) -> Route:
 
 def _step_route(call: Call) -> Route:
     """A few queries against many keys: memory is no question, one pass over the keys is."""
+    if call.query.device.type != "cpu" and sdpa.obstacle(call) is None:
+        return Route("sdpa", f"{call.queries} queries; {PRAISE['sdpa']}")
     if sparse.obstacle(call) is None and (call.rule.scale.is_foldable or _too_large("sparse", call) is None):
-        return Route("sparse", f"{call.rows} queries; {PRAISE['sparse']}")
+        return Route("sparse", f"{call.queries} queries; {PRAISE['sparse']}")
     if rows.has_fast_form(call):
-        return Route("rows", f"{call.rows} queries: one pass over the keys")
-    return Route("reference", f"{call.rows} queries: one pass over the keys, in dense code")
+        return Route("rows", f"{call.queries} queries: one pass over the keys")
+    return Route("reference", f"{call.queries} queries: one pass over the keys, in dense code")
 
 
 def _fast_route(call: Call) -> Route:
-    why_not = []
+    why_not: list[str] = []
     for name, praise in PRAISE.items():
-        why = ROUTES[name].obstacle(call) or _too_large(name, call)
+        why = ROUTES[name].obstacle(call) or _too_large(name, call) or _too_much(name, call)
         if why is None:
-            return Route(name, praise)
+            return Route(name, "; ".join([praise, *why_not]))
         why_not.append(f"not {name}, since {why}")
     return Route("rows", f"blocks of query rows ({'; '.join(why_not)})")
 
 
+def _too_much(name: str, call: Call) -> str | None:
+    """Why a route would take too much memory, or None."""
+    if name == "sdpa" and sdpa.bytes_written(call) > memory_budget():
+        return "torch would write out more than the memory budget for it"
+    return None
+
+
 def _too_large(name: str, call: Call) -> str | None:
-    """Why the numbers of a call are too much for a fast route, or None."""
+    """Why the numbers of a call are too much for a fast route, or None. Other devices would have to wait for that."""
+    if call.query.device.type != "cpu":
+        return None
     if not scaling.has_room(call):
         return "its numbers are not finite, or products of query and key too large"
     is_scaled = name == "sparse" or call.return_entropy
@@ -112,29 +137,41 @@ def _too_large(name: str, call: Call) -> str | None:
     return None
 
 
-def run(call: Call, forced: str | None = None) -> tuple[Tensor, Tensor | None]:
-    """Output and, if the call asks for it, entropy.
+def run(call: Call, forced: str | None = None) -> Attended:
+    """Output and, if the call asks for it, log-sum-exp and entropy.
 
-    torch.compile sees one opaque operation. Its compiler is asked only if it is loaded, since loading it takes longer
-    than loading torch.
+    Where torch.compile looks on, or torch.export, a call that the sdpa route can take is part of the graph; any other
+    is one opaque operation.
     """
-    if "torch._dynamo" not in sys.modules:
+    if not torch.compiler.is_compiling():
         return _run(call, forced)
+    if forced in (None, "sdpa") and sdpa.obstacle(call) is None:
+        with _without_autocast(call):
+            return sdpa.run(call)
     global _opaque
     if _opaque is None:
         _opaque = torch._dynamo.disable(_run)
     return _opaque(call, forced)
 
 
-_opaque: Callable[[Call, str | None], tuple[Tensor, Tensor | None]] | None = None
+_opaque: Callable[[Call, str | None], Attended] | None = None
 
 
-def _run(call: Call, forced: str | None) -> tuple[Tensor, Tensor | None]:
-    """Precision is ours to choose here, so autocast is off inside."""
+def _run(call: Call, forced: str | None) -> Attended:
+    with _without_autocast(call):
+        name = choose(call, forced).name
+        call = replace(call, rule=Rule()) if call.is_abstract and not _is_recorded() else call
+        try:
+            return ROUTES[name].run(call)
+        except HandOver:
+            return rows.run(call)
+
+
+def _without_autocast(call: Call) -> AbstractContextManager[Any]:
+    """Precision is ours to choose inside."""
     kind = call.query.device.type
-    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
-        route = ROUTES[choose(call, forced).name]
-        return route.run(replace(call, rule=Rule()) if call.is_abstract and not _is_recorded() else call)
+    is_on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
 
 
 def _is_recorded() -> bool:

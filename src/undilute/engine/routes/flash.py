@@ -1,41 +1,26 @@
 """Softmax-like rules at flash speed: PyTorch's own kernel, with everything else folded around it.
 
-- A scale that depends on n alone is multiplied into the queries (`scaling`).
+- A scale that depends on n alone, or on the row's entropy, is multiplied into the queries (`scaling`).
 - Sink: out · σ(lse − s), where lse is the kernel's log-sum-exp.
-- Entropy: H = lse − scale·q·k̄, where k̄ is attention with the keys as values. So adaptive temperature is two calls:
-  one for H and β(H), one with β·q.
-
-The gradient of lse comes from the same backward kernel. It forms dS = P ∘ (dP − D) with D = Σ dO·O; a gradient g of
-lse adds P·g, that is D − g. One more column does that: value 0 (so dP is unchanged), output −g, output gradient 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from undilute.engine import masks, scaling
-from undilute.engine.call import Call
-from undilute.engine.once import once
-from undilute.rules.base import forward_of
-from undilute.rules.maps.sink import Sink
-from undilute.rules.maps.softmax import Softmax
-from undilute.rules.masked import working_dtype
+from undilute.engine.call import Attended, Call
+from undilute.engine.kernels import flash as kernel
+from undilute.rules.base import softmax_form
 from undilute.rules.parameters import per_head
-from undilute.rules.scales.of_entropy import OfEntropy
 
 PART = 2**22  # bytes of queries that are worth a kernel call of their own
-MASKED_ROWS = 256  # rows per kernel call when a mask has to be written out
 
 
 def obstacle(call: Call) -> str | None:
     """Why this route cannot run the call, or None."""
-    if forward_of(call.rule.map) not in (Softmax, Sink):
+    if softmax_form(call.rule.map) is None:
         return f"the map {type(call.rule.map).__name__} is not softmax-like"
     if call.bias is not None and call.bias.dtype.itemsize > call.query.dtype.itemsize:
         return "the kernel would round the additive mask to the queries' dtype"
@@ -44,23 +29,32 @@ def obstacle(call: Call) -> str | None:
     return scaling.obstacle(call)
 
 
-def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Output and, if asked for, entropy.
+def run(call: Call) -> Attended:
+    """Output and, if asked for, log-sum-exp and entropy.
 
     Without gradients, a few heads at a time: the scaled queries and other copies are then small beside the output.
     """
     parts = [] if call.needs_gradient() or scaling.is_trivial(call.rule) else _head_slices(call)
     if len(parts) < 2:
         return _run(call)
-    out = call.query.new_empty(*call.logits_shape[:-1], call.value.shape[-1])
-    spread = None
+    whole: Attended | None = None
     for kv in parts:
         own = slice(kv.start * call.groups, kv.stop * call.groups)
-        out[..., own, :, :], part = _run(call.heads(kv))
-        if part is not None:
-            spread = part.new_empty(call.logits_shape[:-1]) if spread is None else spread
-            spread[..., own, :] = part
-    return out, spread
+        part = _run(call.for_heads(kv))
+        whole = _empty(call, part) if whole is None else whole
+        whole.output[..., own, :, :] = part.output
+        for into, each in ((whole.lse, part.lse), (whole.entropy, part.entropy)):
+            if into is not None and each is not None:
+                into[..., own, :] = each
+    assert whole is not None
+    return whole
+
+
+def _empty(call: Call, part: Attended) -> Attended:
+    """Memory for the whole of what ``part`` is some heads of."""
+    shape = call.logits_shape[:-1]
+    lse, entropy = (None if each is None else each.new_empty(shape) for each in (part.lse, part.entropy))
+    return Attended(call.query.new_empty(*shape, call.value.shape[-1]), lse, entropy)
 
 
 def _head_slices(call: Call) -> list[slice]:
@@ -73,196 +67,18 @@ def _head_slices(call: Call) -> list[slice]:
     return [slice(i, min(i + step, heads)) for i in range(0, heads, step)]
 
 
-def _run(call: Call) -> tuple[Tensor, Tensor | None]:
-    call = fold(_with_positive_scale(call))
-    out, lse = _attend(call, call.value)
-    if isinstance(call.rule.map, Sink):
-        share = torch.sigmoid(lse[..., None] - per_head("s", call.rule.map.s, lse[..., None]))
+def _run(call: Call) -> Attended:
+    call = scaling.with_positive_scale(scaling.fold(call))
+    form = softmax_form(call.rule.map)
+    assert form is not None
+    out, lse = kernel.attend(call, call.value)
+    if form.sink is not None:
+        share = torch.sigmoid(lse[..., None] - per_head("s", form.sink, lse[..., None]))
         out = out * share if call.needs_gradient() else out.mul_(share)
-    return out.to(call.value.dtype), _entropy(call) if call.return_entropy else None
+    spread = kernel.entropy(call) if call.return_entropy else None
+    return Attended(out.to(call.value.dtype), _of_seeing_rows(call, lse) if call.return_lse else None, spread)
 
 
-def _with_positive_scale(call: Call) -> Call:
-    """The same call with a scale > 0: the kernel multiplies it with the −inf of hidden keys."""
-    if call.scale > 0:
-        return call
-    if call.scale == 0:
-        return replace(call, query=call.query * 0.0, scale=1.0)
-    return replace(call, query=-call.query, scale=-call.scale)
-
-
-def fold(call: Call) -> Call:
-    """The same call with its scale multiplied into the queries, be it a function of n or of the row's entropy."""
-    return call if scaling.is_trivial(call.rule) else scaling.multiply(call, factor(call))
-
-
-def factor(call: Call) -> Tensor | float:
-    """What multiplies each row's logits: a number, or a tensor that broadcasts to (..., Hq, L, 1)."""
-    adaptive = call.rule.scale
-    if not isinstance(adaptive, OfEntropy):
-        return scaling.factor(call)
-    beta = adaptive.at_entropy(_entropy(scaling.multiply(_with_positive_scale(call), 1.0))[..., None])
-    return beta.to(working_dtype(call.query.dtype))
-
-
-def _entropy(call: Call) -> Tensor:
-    """Entropy of softmax(logits) per row, (..., Hq, L); in float32 at least, since it is a difference."""
-    dtype = working_dtype(call.query.dtype)
-    query, key = call.query.to(dtype), call.key.to(dtype)
-    mean_key, lse = _attend(call, key, query, key)
-    product = query * mean_key if call.needs_gradient() else mean_key.mul_(query)
-    return (lse - call.scale * product.sum(-1)).clamp(min=0.0)
-
-
-def _attend(call: Call, value: Tensor, query: Tensor | None = None, key: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """softmax(scale·q·kᵀ)·value and log-sum-exp, (..., Hq, L, Ev) and (..., Hq, L)."""
-    query = call.query if query is None else query
-    key, value = (t.to(query.dtype) for t in (call.key if key is None else key, value))
-    *batch, heads, _, _ = (1, *call.logits_shape) if len(call.logits_shape) < 3 else call.logits_shape
-    width = max(query.shape[-1], value.shape[-1])
-    kv_heads = heads // call.groups
-    q, k, v = (
-        _four_dimensional(t if t.shape[-1] == width else F.pad(t, (0, width - t.shape[-1])), batch, h)
-        for t, h in ((query, heads), (key, kv_heads), (value, kv_heads))
-    )
-    out, lse = _Flash.apply(q, k, v, call)  # type: ignore[no-untyped-call]
-    shape = call.logits_shape[:-1]
-    return out.reshape(*shape, width)[..., : value.shape[-1]], lse.reshape(shape)
-
-
-def _four_dimensional(t: Tensor, batch: list[int], heads: int) -> Tensor:
-    """(..., H, L, E) with its leading dimensions expanded and flattened to (B, H, L, E), as the kernel can read it."""
-    return readable(t.expand(*batch, heads, *t.shape[-2:]).reshape(-1, heads, *t.shape[-2:]))
-
-
-def readable(t: Tensor) -> Tensor:
-    """The same numbers where the kernel looks for them: features side by side, rows that do not overlap.
-
-    It never asks for the stride of the last dimension, and takes any other for granted that a matrix product does.
-    """
-    if t.stride(-1) == 1 and t.stride(-2) >= t.shape[-1]:
-        return t
-    return t.clone(memory_format=torch.contiguous_format)
-
-
-class Piece(NamedTuple):
-    """One call of the kernel: some rows against some keys."""
-
-    rows: slice
-    keys: slice
-    causal: bool
-    mask: Tensor | None  # additive, 4-dimensional
-
-
-def _pieces(call: Call, batch: int) -> Iterator[Piece]:
-    """The kernel calls that make up a call: one if its masks allow it, else blocks of rows with masks written out."""
-    everything = Piece(slice(0, call.rows), slice(0, call.keys), call.causal, None)
-    plain = call.window is None and (not call.causal or call.offset == 0)
-    written = call.bias if call.bias is not None else call.mask
-    if plain and written is None:
-        yield everything
-        return
-    if plain and call.bias is None and call.mask is not None and (call.mask.dim() < 2 or call.mask.shape[-2] == 1):
-        yield everything._replace(mask=_additive(call.mask, None, call, batch))
-        return
-    for start in range(0, call.rows, MASKED_ROWS):
-        rows = slice(start, min(start + MASKED_ROWS, call.rows))
-        keys = masks.reach(call, rows.start, rows.stop)
-        if keys.stop == keys.start:
-            continue
-        seen = masks.visible(call, rows, keys)
-        bias = None if call.bias is None else masks.part(call.bias, rows, keys)
-        if seen is not None and bias is None and call.mask is None and bool(seen.all()):
-            seen = None
-        yield Piece(rows, keys, False, None if seen is bias is None else _additive(seen, bias, call, batch))
-
-
-def _additive(seen: Tensor | None, bias: Tensor | None, call: Call, batch: int) -> Tensor:
-    """The kernel's mask: bias where visible, −inf elsewhere, as (1 or B, 1 or H, 1 or rows, keys)."""
-    dtype = call.query.dtype
-    if bias is None:
-        assert seen is not None
-        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, -torch.inf)
-    else:
-        mask = bias.to(dtype) if seen is None else bias.to(dtype).masked_fill(~seen, -torch.inf)
-    lead = mask.shape[:-2]
-    mask = mask.reshape(*(1,) * (2 - mask.dim()), *mask.shape)
-    if len(lead) > 2:
-        mask = mask.expand(*call.logits_shape[:-3], *mask.shape[-3:])
-        mask = mask.reshape(batch, *mask.shape[-3:])
-    return mask.reshape(*(1,) * (4 - mask.dim()), *mask.shape)
-
-
-class _Flash(torch.autograd.Function):
-    """(out, lse) of the CPU flash kernel, differentiable in q, k and v through both."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor]:
-        ctx.call = call
-        ctx.set_materialize_grads(False)
-        out, lse = None, None
-        for piece in _pieces(call, q.shape[0]):
-            o, l = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q[:, :, piece.rows],
-                k[:, :, piece.keys],
-                v[:, :, piece.keys],
-                0.0,
-                piece.causal,
-                attn_mask=_cast(piece.mask, q),
-                scale=call.scale,
-            )
-            if piece.rows == slice(0, call.rows):
-                out, lse = o, l
-                break
-            if out is None or lse is None:
-                out, lse = torch.zeros_like(q), q.new_zeros(q.shape[:-1], dtype=l.dtype)
-            out[:, :, piece.rows], lse[:, :, piece.rows] = o, l
-        if out is None or lse is None:  # no row sees anything
-            out, lse = torch.zeros_like(q), q.new_zeros(q.shape[:-1], dtype=working_dtype(q.dtype))
-        ctx.save_for_backward(q, k, v, out, lse, call.mask)  # torch notices if the mask is changed in place
-        return out, lse
-
-    @staticmethod
-    @once
-    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse, _ = ctx.saved_tensors
-        if grad_out is None and grad_lse is None:
-            return None, None, None, None
-        grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-        width = q.shape[-1]
-        if grad_lse is not None:
-            column = grad_lse[..., None].to(out.dtype)
-            out, grad_out = torch.cat([out, -column], -1), torch.cat([grad_out, torch.ones_like(column)], -1)
-            q, k, v = (F.pad(t, (0, 1)) for t in (q, k, v))
-        grad_q, grad_k, grad_v = _backward(ctx.call, q, k, v, out, lse, grad_out)
-        return grad_q[..., :width], grad_k[..., :width], grad_v[..., :width], None
-
-
-def _backward(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    total: tuple[Tensor, Tensor, Tensor] | None = None
-    for piece in _pieces(call, q.shape[0]):
-        gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out[:, :, piece.rows].contiguous(),
-            q[:, :, piece.rows],
-            k[:, :, piece.keys],
-            v[:, :, piece.keys],
-            out[:, :, piece.rows],
-            lse[:, :, piece.rows],
-            0.0,
-            piece.causal,
-            attn_mask=_cast(piece.mask, q),
-            scale=call.scale,
-        )
-        if (piece.rows, piece.keys) == (slice(0, call.rows), slice(0, call.keys)):
-            return gradients  # type: ignore[no-any-return]
-        total = (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)) if total is None else total
-        total[0][:, :, piece.rows] = gradients[0]
-        total[1][:, :, piece.keys] += gradients[1]
-        total[2][:, :, piece.keys] += gradients[2]
-    return total if total is not None else (torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v))
-
-
-def _cast(mask: Tensor | None, q: Tensor) -> Tensor | None:
-    return None if mask is None else mask.to(q.dtype, memory_format=torch.contiguous_format)
+def _of_seeing_rows(call: Call, lse: Tensor) -> Tensor:
+    """The kernel's log-sum-exp, and −inf for rows that see nothing, where the kernel leaves anything."""
+    return lse.masked_fill((masks.row_counts(call) == 0)[..., 0], -torch.inf)

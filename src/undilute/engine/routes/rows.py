@@ -1,8 +1,8 @@
-"""Any rule in linear memory: blocks of query rows, each run by the reference, each recomputed in the backward pass.
+"""Any rule in linear memory: blocks of query rows, each in dense code, each recomputed in the backward pass.
 
 Pure torch, any device, any rule, a user's own included. A map with an in-place form (``Map.weigh_``) takes a short cut
 forward: two matrix products per block and a few passes over the logits. The backward pass always differentiates the
-reference, so it is exact for whatever the rule is.
+dense code, so it is exact for whatever the rule is.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from undilute.engine import masks, scaling
+from undilute.engine import dense, masks, scaling
 from undilute.engine.budget import memory_budget
-from undilute.engine.call import Call
+from undilute.engine.call import Attended, Call
 from undilute.engine.once import once
-from undilute.engine.routes import reference
 from undilute.rules.base import Hide, Map, Rule, Scale, fits_forward, forward_of
 from undilute.rules.entropy import entropy
 from undilute.rules.masked import working_dtype
 from undilute.rules.parameters import as_it_is
 
-TEMPORARIES = 16  # tensors of a block's size that the reference and its gradient hold at once
+TEMPORARIES = 16  # tensors of a block's size that dense code and its gradient hold at once
 FAST_LOGITS, FAST_ROWS = 2**21, 128  # of a block in the in-place form: enough for the matrix products
 
 
@@ -33,49 +32,49 @@ def obstacle(call: Call) -> str | None:
     return None
 
 
-def run(call: Call) -> tuple[Tensor, Tensor | None]:
-    """Output and, if asked for, entropy.
+def run(call: Call) -> Attended:
+    """Output and, if asked for, log-sum-exp and entropy.
 
     With gradients, the rule is kept as it is now, since the backward pass runs it again.
     """
     call = replace(call, rule=as_it_is(call.rule)) if call.needs_gradient() else call
     held = [t for t in (*call.rule.parameters(), *call.rule.buffers()) if t.requires_grad]
     seed = int(torch.randint(2**62, ())) if call.dropout > 0 else None
-    out, spread = _Rows.apply(call, seed, call.query, call.key, call.value, call.bias, *held)  # type: ignore[no-untyped-call]
-    return out, spread
+    return Attended(*_Rows.apply(call, seed, call.query, call.key, call.value, call.bias, *held))  # type: ignore[no-untyped-call]
 
 
 def block_slices(call: Call) -> list[slice]:
     """The rows of a call in blocks that fit the memory budget."""
-    one_row = max(1, call.logits_shape.numel() // max(1, call.rows)) * working_dtype(call.query.dtype).itemsize
-    step = max(1, min(call.rows, memory_budget() // (TEMPORARIES * one_row)))
-    return [slice(start, min(start + step, call.rows)) for start in range(0, call.rows, step)]
+    one_row = max(1, call.logits_shape.numel() // max(1, call.queries)) * working_dtype(call.query.dtype).itemsize
+    step = max(1, min(call.queries, memory_budget() // (TEMPORARIES * one_row)))
+    return [slice(start, min(start + step, call.queries)) for start in range(0, call.queries, step)]
 
 
-def _reference(call: Call, rows: slice, seed: int | None) -> tuple[Tensor, Tensor | None]:
-    """The reference on one block; its dropout, if any, is the same forward and backward."""
-    draw = None if seed is None else torch.Generator(call.query.device).manual_seed(seed + rows.start)
-    return reference.run(call, draw)
+def _dense(block: Call, rows: slice, seed: int | None) -> Attended:
+    """One block in dense code; its dropout, if any, is the same forward and backward."""
+    draw = None if seed is None else torch.Generator(block.query.device).manual_seed(seed + rows.start)
+    return dense.attend(block, draw)
 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, call: Call, seed: int | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *held: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.call, ctx.seed, ctx.held, ctx.blocks = call, seed, held, block_slices(call)
         ctx.save_for_backward(q, k, v, bias, call.mask, *held)  # torch notices if one is changed in place
         ctx.set_materialize_grads(False)
         if has_fast_form(call) and (found := _fast(_folded(call))) is not None:
-            return found
-        parts = [_reference(call.block(rows.start, rows.stop), rows, seed) for rows in ctx.blocks]
-        out = torch.cat([part for part, _ in parts], -2)
-        return out, torch.cat([part for _, part in parts if part is not None], -1) if call.return_entropy else None
+            return tuple(found)
+        parts = [_dense(call.block(rows.start, rows.stop), rows, seed) for rows in ctx.blocks]
+        lse, spread = ([each for part in parts if (each := part[i]) is not None] for i in (1, 2))
+        out = torch.cat([part.output for part in parts], -2)
+        return out, torch.cat(lse, -1) if lse else None, torch.cat(spread, -1) if spread else None
 
     @staticmethod
     @once
-    def backward(ctx: Any, grad_out: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad_out is None and grad_entropy is None:
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(each is None for each in incoming):
             return (None,) * (6 + len(ctx.held))
         q, k, v, bias, *_ = ctx.saved_tensors
         call = replace(ctx.call, query=q, key=k, value=v, bias=bias)
@@ -88,11 +87,11 @@ class _Rows(torch.autograd.Function):
             leaves = [t if t is None else t.detach().requires_grad_() for t in _tensors(block)]
             with torch.enable_grad():
                 query, key, value, part = leaves
-                made = _reference(replace(block, query=query, key=key, value=value, bias=part), rows, ctx.seed)
+                made = _dense(replace(block, query=query, key=key, value=value, bias=part), rows, ctx.seed)
             wanted = [
-                (o, g[..., rows, :] if o is made[0] else g[..., rows])
-                for o, g in zip(made, (grad_out, grad_entropy), strict=True)
-                if o is not None and g is not None
+                (o, g[..., rows, :] if o is made.output else g[..., rows])
+                for o, g in zip(made, incoming, strict=True)
+                if o is not None and g is not None and o.requires_grad
             ]
             inputs = [t for t in leaves if t is not None] + list(ctx.held)
             found = torch.autograd.grad([o for o, _ in wanted], inputs, [g for _, g in wanted], allow_unused=True)
@@ -132,8 +131,8 @@ def has_fast_form(call: Call) -> bool:
     """Do the in-place forms of map and scale apply?"""
     has_one = forward_of(call.rule) is Rule and fits_forward(call.rule.map, "weigh_", Map)
     scale_fits = call.rule.scale.is_foldable or _scales_in_place(call)
-    plain = scale_fits and scaling.keeps_ties(call) and call.bias is None and call.dropout == 0
-    return has_one and plain and (call.is_step or scaling.has_room(call))
+    plain = call.bias is None and call.dropout == 0 and call.softcap is None and not call.return_lse
+    return has_one and plain and scale_fits and scaling.keeps_ties(call) and (call.is_step or scaling.has_room(call))
 
 
 def _scales_in_place(call: Call) -> bool:
@@ -146,7 +145,7 @@ def _folded(call: Call) -> Call:
     return scaling.fold(call) if call.rule.scale.is_foldable else call
 
 
-def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
+def _fast(call: Call) -> Attended | None:
     """The in-place form over blocks of heads and rows; None if the map declines.
 
     Heads that share keys stand below each other, so that one product serves a group: (key heads, group · rows, keys).
@@ -157,10 +156,10 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         t.detach().to(dtype).expand(*kv_lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (call.key, call.value)
     )
     q, n = (
-        t.detach().to(dtype).expand(*lead, call.rows, t.shape[-1]).reshape(len(k), groups, call.rows, -1)
-        for t in (call.query, masks.row_counts(call).clamp(min=1))
+        t.detach().to(dtype).expand(*lead, call.queries, t.shape[-1]).reshape(len(k), groups, call.queries, -1)
+        for t in (call.query, scaling.row_lengths(call))
     )
-    out = q.new_zeros(len(k), groups, call.rows, v.shape[-1])
+    out = q.new_zeros(len(k), groups, call.queries, v.shape[-1])
     spread = q.new_zeros(out.shape[:-1]) if call.return_entropy else None
     blocks = _fast_blocks(call, len(k))
     memory = q.new_empty(2, max((shape.numel() for *_, shape in blocks), default=0))
@@ -184,8 +183,8 @@ def _fast(call: Call) -> tuple[Tensor, Tensor | None] | None:
         out[heads, :, rows] = result.div_(divisor).unflatten(0, (-1, groups))
         if spread is not None:
             spread[heads, :, rows] = entropy(products).view(-1, groups, size)
-    out = out.view(*lead, call.rows, v.shape[-1]).to(call.value.dtype)
-    return out, None if spread is None else spread.view(*lead, call.rows)
+    out = out.view(*lead, call.queries, v.shape[-1]).to(call.value.dtype)
+    return Attended(out, None, None if spread is None else spread.view(*lead, call.queries))
 
 
 def _have_room(products: Tensor) -> bool:
@@ -196,11 +195,11 @@ def _have_room(products: Tensor) -> bool:
 
 def _fast_blocks(call: Call, kv_heads: int) -> list[tuple[slice, slice, slice, torch.Size]]:
     """Key heads, rows, the keys they reach and the products' shape, of about FAST_LOGITS; none is empty."""
-    step = min(call.rows, max(1, FAST_ROWS // call.groups))
+    step = min(call.queries, max(1, FAST_ROWS // call.groups))
     together = max(2, FAST_LOGITS // (step * call.groups * call.keys))  # one head alone shares out badly among cores
     blocks = []
-    for start in range(0, call.rows, step):
-        rows = slice(start, min(start + step, call.rows))
+    for start in range(0, call.queries, step):
+        rows = slice(start, min(start + step, call.queries))
         keys = masks.reach(call, rows.start, rows.stop)
         for head in range(0, kv_heads, together):
             heads = slice(head, min(head + together, kv_heads))

@@ -1,7 +1,8 @@
-"""How does a chart described by its data become a picture?  As PNG and as an interactive one, from the same points."""
+"""How does a chart described by its data become a picture or part of a page?  From the same points, in one style."""
 
-from undilute.report.charts.with_matplotlib import png
-from undilute.report.charts.with_plotly import figure, interactive, scripts
+from undilute.report.charts import cells
+from undilute.report.charts.on_page import drawing
+from undilute.report.charts.picture import multiples, png, svg
 from undilute.report.charts.writing import label
 
-__all__ = ["figure", "interactive", "label", "png", "scripts"]
+__all__ = ["cells", "drawing", "label", "multiples", "png", "svg"]

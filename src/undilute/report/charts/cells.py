@@ -57,6 +57,23 @@ def shades(heat_map: HeatMap) -> list[list[float | None]]:
     ]
 
 
+def colours(heat_map: HeatMap) -> list[list[str | None]]:
+    """The shades as colours: (rows, columns).
+
+    Examples
+    --------
+    >>> colours(HeatMap("l", "t", "x", "y", ["a", "b"], ["softmax"], [[0.0, 2.0]], "loss"))
+    [['#F7F7F5', '#5BA7DB']]
+    """
+    return [[None if shade is None else _colour(shade) for shade in row] for row in shades(heat_map)]
+
+
+def _colour(shade: float) -> str:
+    end, share = (BETTER, shade) if shade > 0 else (WORSE, -shade)
+    pairs = [(int(SAME[at : at + 2], 16), int(end[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(same + share * (other - same)):02X}" for same, other in pairs)
+
+
 def _differences(heat_map: HeatMap) -> list[list[float | None]]:
     """How much better than the centre a cell is; without a centre, how far above the lowest value."""
     values = [[_finite(value) for value in row] for row in heat_map.values]

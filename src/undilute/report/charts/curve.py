@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,15 +19,8 @@ from undilute.report.result import Chart, Series
 
 # Okabe–Ito without black and yellow, which vanish on a dark or a white ground, and a grey
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#848484")
-MARKERS = (  # in matplotlib and in plotly
-    ("o", "circle"),
-    ("s", "square"),
-    ("^", "triangle-up"),
-    ("D", "diamond"),
-    ("v", "triangle-down"),
-    ("P", "cross"),
-    ("X", "x"),
-)
+MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x")
+DENSE = 60  # points of a curve from which on they have no markers
 LINES: tuple[tuple[float, ...], ...] = (  # on and off, in line widths
     (),
     (1, 1.2),
@@ -52,8 +45,8 @@ class Curve:
     points : (x, y)
     band : (x, low, high), the shaded interval
     boxes : (x, lowest, first quartile, median, third quartile, highest)
-    shift, width : of the boxes beside their x, in the units of the axis (of its logarithm, where it has one)
-    style : number of its colour, marker and line
+    shift, width : of the boxes from their x, in the units of the axis (of its logarithm, where it has one)
+    style : number of its colour, marker and line; beyond the seventh, colours come back with other markers and lines
     """
 
     name: str
@@ -71,13 +64,16 @@ class Curve:
         return COLOURS[self.style % len(COLOURS)]
 
     @property
-    def marker(self) -> tuple[str, str]:
-        return MARKERS[self.style % len(MARKERS)]
+    def marker(self) -> str | None:
+        """None for a bound, and where points are too close for markers."""
+        if self.bound or len(self.points) >= DENSE:
+            return None
+        return MARKERS[(self.style + self.style // len(COLOURS)) % len(MARKERS)]
 
     @property
     def dashes(self) -> tuple[float, ...]:
         patterns = DASHES if self.bound else LINES
-        return patterns[self.style % len(patterns)]
+        return patterns[(self.style + 2 * (self.style // len(COLOURS))) % len(patterns)]
 
 
 def curves(chart: Chart) -> list[Curve]:
@@ -133,40 +129,30 @@ def _curve(series: Series, style: int, chart: Chart, lowest: float) -> Curve:
 
 
 def _side_by_side(found: list[Curve], chart: Chart) -> list[Curve]:
-    """Give the boxes of several series room beside each other."""
+    """Give the boxes of several series room next to each other."""
     boxed = [each for each in found if each.boxes]
     if not boxed:
         return found
-    places = sorted({place(box[0], chart) for each in boxed for box in each.boxes})
+    across = {box[0] for each in boxed for box in each.boxes}
+    places = sorted(math.log(x, chart.x_log) for x in across) if chart.x_log else sorted(across)
     apart = min((after - before for before, after in pairwise(places)), default=1.0)
     slot = min(0.84 * apart / len(boxed), 0.2 * (places[-1] - places[0] or 1.0))
     middle = (len(boxed) - 1) / 2
-    moved = {id(each): (number - middle) * slot for number, each in enumerate(boxed)}
-    return [
-        Curve(**{**vars(each), "shift": moved[id(each)], "width": 0.82 * slot}) if id(each) in moved else each
-        for each in found
-    ]
-
-
-def place(x: float, chart: Chart) -> float:
-    """Where x lies on the axis; that of a chart of boxes is always drawn linear."""
-    return math.log(x, chart.x_log) if chart.x_log and has_boxes(chart) else x
-
-
-def has_boxes(chart: Chart) -> bool:
-    """Whether any series is a row of boxes."""
-    return any(series.boxes is not None for series in chart.series)
+    for number, each in enumerate(boxed):
+        found[found.index(each)] = replace(each, shift=(number - middle) * slot, width=0.82 * slot)
+    return found
 
 
 def axis_ticks(chart: Chart, drawn: Sequence[Curve]) -> tuple[list[float] | None, list[float] | None]:
     """Values to number on the x and the y axis; None where the library chooses."""
     marked = [x for each in drawn if not each.bound for x in _across(each)]
     every = [x for each in drawn for x in _across(each)]
+    boxed = sorted({box[0] for each in drawn for box in each.boxes})
     across = None
-    if every and has_boxes(chart) and not chart.x_log:
-        across = _thinned(sorted({box[0] for each in drawn for box in each.boxes}))
-    elif every and chart.x_log:
+    if every and chart.x_log:
         across = ticks(every, chart.x_log, marked)
+    elif boxed:
+        across = boxed[:: -(-len(boxed) // 9)]
     heights = [y for each in drawn for row in (*each.points, *each.band, *each.boxes) for y in row[1:]]
     return across, ticks(heights, chart.y_log) if heights and chart.y_log else None
 
@@ -175,17 +161,13 @@ def _across(curve: Curve) -> list[float]:
     return [row[0] for row in (*curve.points, *curve.boxes)]
 
 
-def _thinned(values: list[float]) -> list[float]:
-    return values[:: -(-len(values) // 9)]
-
-
 def explained(drawn: Sequence[Curve]) -> str:
     """What markers and lines mean, as far as a chart has them."""
     parts = []
     if any(each.printed for each in drawn):
         parts.append("hollow: printed")
-    if any(not each.printed and not each.bound for each in drawn):
-        parts.append("filled: computed")
+        if any(not each.printed and not each.bound for each in drawn):
+            parts.append("filled: computed")
     if any(each.bound for each in drawn):
         parts.append("dashed: bound or theory")
     if any(each.band for each in drawn):

@@ -82,16 +82,15 @@ function colourScale() {
       ticks: [`≤ ${tickText(-limit)}`, tickText(-limit / 2), "0", tickText(limit / 2), `≥ ${tickText(limit)}`],
     };
   }
-  const least = values.reduce((a, b) => Math.min(a, b), Infinity);
-  const most = values.reduce((a, b) => Math.max(a, b), -Infinity);
-  const logarithmic = least > 0 && most / least > 30;
+  const [low, high] = [least(values), most(values)];
+  const logarithmic = low > 0 && high / low > 30;
   const on = logarithmic ? Math.log : (value) => value;
   const off = logarithmic ? Math.exp : (value) => value;
-  const width = on(most) - on(least) || 1;
+  const width = on(high) - on(low) || 1;
   return {
-    colour: (value) => viridis((on(value) - on(least)) / width),
+    colour: (value) => viridis((on(value) - on(low)) / width),
     stops: VIRIDIS,
-    ticks: values.length ? [0, 0.25, 0.5, 0.75, 1].map((part) => number(off(on(least) + part * width), 2, false)) : [],
+    ticks: values.length ? [0, 0.25, 0.5, 0.75, 1].map((part) => number(off(on(low) + part * width), 2, false)) : [],
     logarithmic,
   };
 }
@@ -284,49 +283,71 @@ function reach(head) {
   return { from: n.reduce((a, b) => Math.min(a, b)), now, target: Math.max(now, head.n_target) };
 }
 
+// What the charts of a head have in common: n, what was measured of it, and where a forecast begins.
+function overKeys(head, title, { from, now, target }, curves) {
+  const [first, last] = [curves[0].points[0], curves[0].points.at(-1)];
+  const at = ([n, value]) => `${number(value)} at n = ${Math.round(n)}`;
+  const base = Math.log2(target / from) > 6 ? 4 : 2;
+  const powers = Array.from({ length: 40 }, (_, i) => base ** i);
+  return {
+    described: first
+      ? `${title} for ${place(head)}: median ${at(first)}, ${at(last)}. Arrow keys read values.`
+      : `${title} for ${place(head)}: no values.`,
+    x: { label: "n, keys a row sees", log: 2, range: [from, target], ticks: powers.map((n) => [n, tokens(n)]) },
+    curves,
+    now: target > now ? now : null,
+    says: (n) => `n = ${grouped(Math.round(n))}`,
+  };
+}
+
+function measured(head, name) {
+  const { line, band } = curve(head, name);
+  return { median: { name: "median of rows", look: "median", points: line }, band: { name: "quartiles", look: "quartiles", band } };
+}
+const sampledRows = (head, name) => ({ name: "sampled rows", look: "point", loose: true, points: scatter(head, name) });
+
 function topWeightChart(head) {
   const { from, now, target } = reach(head);
   const lead = Math.log(head.ceiling_target / (1 - head.ceiling_target)) + Math.log(head.n_target - 1);
   const ceiling = (n) => (head.ceiling_target < 1 ? sigmoid(lead - Math.log(n - 1)) : 1);
   const law = (n) => sigmoid(head.gap - head.slope * Math.log(others(n)));
-  const { line, band } = curve(head, "top_weight_beside_sink");
-  const points = scatter(head, "top_weight_beside_sink");
+  const { median, band } = measured(head, "top_weight_without_sink");
+  const rows = sampledRows(head, "top_weight_without_sink");
+  const spec = overKeys(head, "Top weight, sink left out", { from, now, target }, [
+    median,
+    { name: "fitted law", look: "fit", points: sampled(from, now, law) },
+    { name: "forecast", look: "fit forecast", points: sampled(now, target, (n) => Math.min(law(n), ceiling(n))) },
+    { name: "ceiling", look: "bound", points: MEASURES.weight_ceiling ? curve(head, "weight_ceiling").line : [] },
+    { name: "ceiling, largest spread seen", look: "bound forecast", points: sampled(now, target, ceiling) },
+    { name: "uniform, 1/n", look: "uniform", points: sampled(from, target, (n) => 1 / n) },
+    rows,
+    band,
+  ]);
+  const ahead = `; forecast ${number(head.top_target)} at ${tokens(target)}. Arrow`;
+  const range = [...rows.points.map(([, value]) => value), head.top_target, head.top_target_low, 1].filter((value) => value > 1e-9);
   return {
-    title: "Top weight, sink left out",
-    subject: place(head),
-    log: true,
-    from, now, target, points, band,
-    lines: [
-      { label: "median of rows", style: "median", points: line },
-      { label: "fitted law", style: "fit", points: sampled(from, now, law) },
-      { label: "forecast", style: "fit forecast", points: sampled(now, target, (n) => Math.min(law(n), ceiling(n))) },
-      { label: "ceiling", style: "bound", points: MEASURES.weight_ceiling ? curve(head, "weight_ceiling").line : [] },
-      { label: "ceiling, largest spread seen", style: "bound forecast", points: sampled(now, target, ceiling) },
-      { label: "uniform, 1/n", style: "uniform", points: sampled(from, target, (n) => 1 / n) },
-    ],
+    ...spec,
+    described: spec.described.replace(". Arrow", ahead),
+    y: { log: 10, range },
     mark: { at: target, value: head.top_target, low: head.top_target_low, high: head.top_target_high },
-    range: [...points.map(([, value]) => value), head.top_target, head.top_target_low, 1],
+    height: 330,
   };
 }
 
 function keysChart(head) {
   const { from, now, target } = reach(head);
   const law = (n) => Math.min(n, Math.max(1, head.keys_now * (n / now) ** head.gamma_keys));
-  const { line, band } = curve(head, "n_eff_beside_sink");
-  return {
-    title: "Effective keys, sink left out",
-    subject: place(head),
-    log: true,
-    from, now, target, band,
-    points: scatter(head, "n_eff_beside_sink"),
-    lines: [
-      { label: "median of rows", style: "median", points: line },
-      { label: "fitted law", style: "fit", points: sampled(from, now, law) },
-      { label: "forecast", style: "fit forecast", points: sampled(now, target, law) },
-      { label: "all keys, n", style: "uniform", points: sampled(from, target, (n) => n) },
-    ],
-    range: [1, Math.max(now, 2 * head.keys_target)],
-  };
+  const { median, band } = measured(head, "n_eff_without_sink");
+  const curves = [
+    median,
+    { name: "fitted law", look: "fit", points: sampled(from, now, law) },
+    { name: "forecast", look: "fit forecast", points: sampled(now, target, law) },
+    { name: "all keys, n", look: "uniform", points: sampled(from, target, (n) => n) },
+    sampledRows(head, "n_eff_without_sink"),
+    band,
+  ];
+  const spec = overKeys(head, "Effective keys, sink left out", { from, now, target }, curves);
+  return { ...spec, y: { log: 10, range: [1, Math.max(now, 2 * head.keys_target)] }, height: 270 };
 }
 
 const COMPANIONS = {
@@ -337,36 +358,25 @@ const STYLES = ["fit", "fit forecast", "bound"];
 
 function measureChart(head) {
   const { from, now } = reach(head);
-  const { line, band } = curve(head, state.measure);
-  const others = (COMPANIONS[state.measure] ?? []).filter((name) => name in MEASURES);
-  const lines = [
-    { label: "median of rows", style: "median", points: line },
-    ...others.map((name, i) => ({
-      label: MEASURES[name].label,
-      style: others.length === 1 ? "bound" : STYLES[i],
-      points: curve(head, name).line,
-    })),
-  ];
-  const values = [...lines.flatMap(({ points }) => points), ...band].flatMap((point) => point.slice(1));
-  const least = values.reduce((a, b) => Math.min(a, b), Infinity);
-  const most = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  const { median, band } = measured(head, state.measure);
+  const companions = (COMPANIONS[state.measure] ?? []).filter((name) => name in MEASURES);
+  const bounds = companions.map((name, i) => ({
+    name: MEASURES[name].label,
+    look: companions.length === 1 ? "bound" : STYLES[i],
+    points: curve(head, name).line,
+  }));
   const { label, unit } = MEASURES[state.measure];
-  return {
-    title: label,
-    subject: place(head),
-    unit,
-    log: least > 0 && most / least > 30,
-    from, now, band, lines,
-    target: now,
-    points: [],
-    range: values.length ? [least, most] : [0, 1],
-  };
+  const spec = overKeys(head, label, { from, now, target: now }, [median, ...bounds, band]);
+  const values = spec.curves.flatMap(({ points = [], band = [] }) => [...points, ...band]).flatMap((row) => row.slice(1));
+  const log = least(values) > 0 && most(values) / least(values) > 30 ? 10 : 0;
+  return { ...spec, y: { label: unit, log }, height: 270 };
 }
 
 function drawCharts() {
-  draw(byId("chart-top"), topWeightChart(state.head), 340);
-  draw(byId("chart-keys"), keysChart(state.head), 280);
-  draw(byId("chart-measure"), measureChart(state.head), 280);
+  const charts = { top: topWeightChart, keys: keysChart, measure: measureChart };
+  for (const [name, chart] of Object.entries(charts)) {
+    draw(byId(`chart-${name}`).querySelector(".plot"), chart(state.head));
+  }
   byId("measure-formula").textContent = MEASURES[state.measure].formula;
 }
 

@@ -30,6 +30,15 @@ function number(value, digits = 2, zeros = true) {
   const text = value === 0 ? "0" : value.toPrecision(size >= 1 ? 3 : digits);
   return (zeros ? text : String(Number(text))).replace("-", "−");
 }
+// Up to six digits, for what was given rather than fitted.
+function exact(value) {
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e7 || size < 1e-4)) {
+    const [mantissa, exponent] = value.toExponential(4).split("e");
+    return `${Number(mantissa)}·${power(Number(exponent))}`.replace("-", "−");
+  }
+  return Number(value.toPrecision(6)).toLocaleString("en", { maximumFractionDigits: 10 }).replace("-", "−");
+}
 const tickText = (value) => number(value, 3, false);
 const weight = (value) => (value > 0.995 ? "≈ 1" : number(value));
 const exponent = (value) => value.toFixed(2).replace("-", "−");

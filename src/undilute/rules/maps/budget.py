@@ -17,7 +17,7 @@ B, and ∂p/∂B is taken as 0: start a learned budget off the whole numbers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -56,6 +56,9 @@ class Budget(Map):
         budget = torch.as_tensor(per_head("budget", self.budget, logits), dtype=logits.dtype, device=logits.device)
         p: Tensor = _Budget.apply(logits, visible, budget.clamp(min=0.0))  # type: ignore[no-untyped-call]
         return p
+
+    def at_length(self, n: Tensor) -> Self:
+        return self
 
     def lipschitz(self, n: int) -> float:
         budget = torch.as_tensor(self.budget).detach()

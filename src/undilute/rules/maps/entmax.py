@@ -30,18 +30,17 @@ pᵢ and 1 − pᵢ, which is largest at pᵢ = 1/2; two equal keys far above th
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
+from undilute.rules.forms import SOFTMAX, SparseForm
 from undilute.rules.masked import count_visible, divide, masked_max, working_dtype
 from undilute.rules.parameters import Number, above, largest, per_head
 from undilute.rules.registry import register
-
-SOFTMAX = 1e-9  # |α − 1| at which entmax and softmax are the same to every digit of float32 and nine of float64
 
 
 class Entmax(Map):
@@ -77,6 +76,12 @@ class Entmax(Map):
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         return entmax_over(logits, visible, shaped_epsilon(self.epsilon, logits))
+
+    def as_sparse(self) -> SparseForm:
+        return SparseForm(self.epsilon)
+
+    def at_length(self, n: Tensor) -> Self:
+        return self
 
     def lipschitz(self, n: int) -> float:
         alpha = largest(self.alpha)

@@ -22,13 +22,15 @@ z, which would lose the small differences that it is made for.
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
-from undilute.rules.maps.entmax import SOFTMAX, Entmax, entmax_over, shaped_epsilon
+from undilute.rules.forms import SOFTMAX, SparseForm
+from undilute.rules.maps.entmax import Entmax, entmax_over, shaped_epsilon
 from undilute.rules.masked import bounded, divide, masked_max, working_dtype
 from undilute.rules.parameters import Number, above, count, largest, number, per_head
 from undilute.rules.registry import register
@@ -102,6 +104,12 @@ class Focus(Map):
         tied = (fitting > most) & (n > K)
         scale = torch.where(n > K, fitting.clamp(min=least).clamp(max=most), least)
         return entmax_over(bounded(scale * t), visible & (tied | (n <= K) | ~(t <= level)), epsilon)
+
+    def as_sparse(self) -> SparseForm:
+        return SparseForm(self.epsilon, self.kept, self.s_min, self.s_max)
+
+    def at_length(self, n: Tensor) -> Self | None:
+        return self if self.power == 0.0 else None
 
     def _next_best(self, t: Tensor, visible: Tensor, K: Tensor) -> Tensor:
         """The (K+1)-th largest visible logit of each row (..., 1), without gradient; −inf for rows of n ≤ K keys."""

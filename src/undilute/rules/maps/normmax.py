@@ -22,12 +22,14 @@ and reached: the norm is k‖p‖₂³ with k keys in the support, which tends t
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from undilute.rules.base import Map
-from undilute.rules.maps.entmax import SOFTMAX, entmax_over, shaped_epsilon
+from undilute.rules.forms import SOFTMAX
+from undilute.rules.maps.entmax import entmax_over, shaped_epsilon
 from undilute.rules.masked import bounded, divide, masked_max
 from undilute.rules.parameters import Number, above
 from undilute.rules.registry import register
@@ -62,6 +64,9 @@ class Normmax(Map):
         e = entmax_over(bounded(t / epsilon), visible, epsilon)
         roots = e.masked_fill(e == 0, 1.0).pow(1 / (1 + excess)).masked_fill(e == 0, 0.0)
         return divide(roots, roots.sum(-1, keepdim=True))
+
+    def at_length(self, n: Tensor) -> Self:
+        return self
 
     def lipschitz(self, n: int) -> float:
         if n == 1:

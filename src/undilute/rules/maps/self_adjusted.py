@@ -12,7 +12,7 @@ Rows need not sum to 1. None is Lipschitz: V0 and V1 grow with the logits, V2 an
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -73,6 +73,9 @@ class SelfAdjusted(Map):
         logits.sub_(low).mul_(p)
         hide(0.0)  # in rows that see nothing
         return width
+
+    def at_length(self, n: Tensor) -> Self:
+        return self
 
     def lipschitz(self, n: int) -> float:
         return 0.0 if n == 1 and self.variant in ("V1", "V2") else math.inf

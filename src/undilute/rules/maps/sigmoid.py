@@ -5,12 +5,14 @@ Ramapuram et al. 2024, arXiv:2409.04431. Each weight depends on its own logit al
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from undilute.rules.base import Divisor, Hide, Map
 from undilute.rules.masked import count_visible
-from undilute.rules.parameters import Number, finite, per_head
+from undilute.rules.parameters import Number, as_it_is, finite, per_head
 from undilute.rules.registry import register
 
 
@@ -47,6 +49,13 @@ class Sigmoid(Map):
         hide(-torch.inf)
         logits.sigmoid_()
         return 1.0
+
+    def at_length(self, n: Tensor) -> Self:
+        if not self.follows_length:
+            return self
+        told = as_it_is(self)
+        told.follows_length, told.bias = False, -n.log()
+        return told
 
     def lipschitz(self, n: int) -> float:
         return 0.25

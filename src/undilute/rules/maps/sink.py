@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from undilute.rules.base import Divisor, Hide, Map
+from undilute.rules.forms import SoftmaxForm
 from undilute.rules.masked import divide, masked_exp, masked_max
 from undilute.rules.parameters import Number, finite, per_head
 from undilute.rules.registry import register
@@ -46,6 +47,9 @@ class Sink(Map):
         top = logits.amax(-1, keepdim=True).clamp_(min=self.s)
         e = logits.sub_(top).exp_()
         return e.sum(-1, keepdim=True).add_(top.neg_().add_(self.s).exp_()).clamp_(min=torch.finfo(logits.dtype).tiny)
+
+    def as_softmax(self) -> SoftmaxForm:
+        return SoftmaxForm(sink=self.s)
 
     def lipschitz(self, n: int) -> float:
         return 0.5 if n > 1 else 0.25

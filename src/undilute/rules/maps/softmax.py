@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from undilute.rules.base import Divisor, Hide, Map, Rule
+from undilute.rules.forms import SoftmaxForm
 from undilute.rules.masked import divide, masked_exp, masked_max
 from undilute.rules.registry import register
 
@@ -30,6 +31,9 @@ class Softmax(Map):
         top = logits.amax(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
         e = logits.sub_(top).exp_()
         return e.sum(-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
+
+    def as_softmax(self) -> SoftmaxForm:
+        return SoftmaxForm()
 
     def lipschitz(self, n: int) -> float:
         return 0.5 if n > 1 else 0.0

@@ -10,6 +10,7 @@ near z = 0 the slope really is of order 1/ε.
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -55,6 +56,9 @@ class Softpick(Map):
         if not bool(size.isfinite().all()) or (not few and bool((size < 0.05 * n).any())):
             return None  # e^z has overflown, or e^z − 1 cancelled
         return size + self.epsilon
+
+    def at_length(self, n: Tensor) -> Self:
+        return self
 
     def lipschitz(self, n: int) -> float:
         return 2.0 + (1.0 + math.sqrt(n)) / self.epsilon

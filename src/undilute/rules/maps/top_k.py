@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.rules.base import Map
+from undilute.rules.forms import SparseForm
 from undilute.rules.maps.softmax import Softmax, softmax_over
 from undilute.rules.parameters import count, number
 from undilute.rules.registry import register
@@ -52,6 +54,12 @@ class TopK(Map):
         if self.k is not None:
             return torch.full_like(n, self.k)
         return (-(-n * self._share.numerator // self._share.denominator)).clamp(min=1)  # rounded up
+
+    def as_sparse(self) -> SparseForm:
+        return SparseForm(epsilon=None, k=self.kept)
+
+    def at_length(self, n: Tensor) -> Self | None:
+        return self if self.fraction is None else None
 
     def lipschitz(self, n: int) -> float:
         kept = int(self.kept(torch.tensor(n)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import overload
 
 import torch
@@ -46,6 +47,9 @@ class OfEntropy(Scale, ABC):
 
     def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
         return self.at_entropy(entropy_of_logits(logits, visible)[..., None])
+
+    def as_entropy(self) -> Callable[[Tensor], Tensor]:
+        return self.at_entropy
 
     def multiply_(self, logits: Tensor, spare: Tensor, hide: Hide) -> None:
         hide(LOWEST)

@@ -14,12 +14,12 @@ from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.capture import SHORTEST
 from undilute.models.first_tokens import SHORTEST_LENGTH
-from undilute.models.intercept import check_supported
 from undilute.models.limits import readable_length
 from undilute.models.splits import beginning, fingerprint, halves, tokenised, windows
 from undilute.models.tensor_parallel import check_whole
 from undilute.models.text_loss import check_head
 from undilute.models.texts import known_tokens
+from undilute.models.watch import check_supported
 from undilute.progress import Progress, quiet
 from undilute.rules import registry
 from undilute.rules.base import Rule

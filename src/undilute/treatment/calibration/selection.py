@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from undilute.models.attention_call import AttentionCall
 from undilute.models.forward_pass import evaluating
 from undilute.models.head_rules import HeadRules
-from undilute.models.intercept import Attention, intercepted
 from undilute.models.passes import module_of
 from undilute.models.text_loss import losses
+from undilute.models.watch import watch
+from undilute.models.watched_call import WatchedCall
 from undilute.progress import Progress
 from undilute.treatment.apply import apply
 from undilute.treatment.patterns import Head
@@ -82,7 +82,7 @@ def gate_slopes(
     for parameter in frozen:
         parameter.requires_grad_(False)
     try:
-        with torch.enable_grad(), evaluating(model), intercepted(model, _gated(model, rules, gates)):
+        with torch.enable_grad(), evaluating(model), watch(model, _gated(rules, gates), replace=True):
             for number, ids in enumerate(windows, start=1):
                 given = ids[None].to(model.device)
                 model(input_ids=given, labels=given, use_cache=False).loss.backward()
@@ -94,24 +94,14 @@ def gate_slopes(
     return {(layer, head): float(slopes[layers[layer]][head]) for layer, head in plan.heads}
 
 
-def _gated(
-    model: nn.Module, rules: dict[str, HeadRules], gates: dict[str, Tensor]
-) -> Callable[[str, Attention], Attention]:
-    names = {module: name for name, module in model.named_modules()}
+def _gated(rules: dict[str, HeadRules], gates: dict[str, Tensor]) -> Callable[[WatchedCall], Tensor | None]:
+    """own + g·(treated − own), in the place of a layer's own output."""
 
-    def around(implementation: str, function: Attention) -> Attention:
-        def attend(
-            module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, *args: Any, **options: Any
-        ) -> Any:
-            output, *rest = function(module, query, key, value, mask, *args, **options)
-            name = names[module]
-            if name not in rules:
-                return (output, *rest)
-            with torch.no_grad():
-                call = AttentionCall(module, implementation, query, key, value, mask, options)
-                change = rules[name].attend(call).transpose(1, 2) - output
-            return (output + gates[name].to(output.dtype)[:, None] * change, *rest)
+    def gate(call: WatchedCall) -> Tensor | None:
+        if call.layer not in rules:
+            return None
+        with torch.no_grad():
+            change = rules[call.layer].attend(call).transpose(1, 2) - call.output
+        return call.output + gates[call.layer].to(call.output.dtype)[:, None] * change
 
-        return attend
-
-    return around
+    return gate

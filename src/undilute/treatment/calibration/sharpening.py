@@ -48,7 +48,7 @@ def top_weight_at(beta: float) -> Callable[[Rows], Tensor]:
     """Logit of the largest weight at β, the sink left out: ln p − ln(1 − p), which is a line in β for equal rivals."""
 
     def compute(rows: Rows) -> Tensor:
-        total = _times(beta, rows.beside_sink).exp().sum(-1)
+        total = _times(beta, rows.without_sink).exp().sum(-1)
         return -(total - 1).clamp(min=torch.finfo(total.dtype).eps).log()
 
     return compute

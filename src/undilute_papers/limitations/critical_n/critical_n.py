@@ -29,7 +29,7 @@ from undilute.rules.parameters import count
 from undilute_papers.limitations.critical_n import critical_n_findings as findings
 from undilute_papers.limitations.critical_n.found import Found
 from undilute_papers.limitations.critical_n.search import EXPECTATIONS, Curves, grid
-from undilute_papers.limitations.row_distances import Sample, check_options, of_the_whole_text, samples
+from undilute_papers.limitations.samples import Sample, check_options, of_the_whole_text, samples
 from undilute_papers.reproduction.attended import loaded, selected_from
 from undilute_papers.reproduction.experiment import Experiment, option
 

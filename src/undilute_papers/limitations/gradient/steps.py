@@ -1,8 +1,7 @@
 """How far do the weights of every head move for a step of ε in its logits, in a random and in the worst direction?
 
     g(T, ε) = ‖softmax((l + εv)/T) − softmax(l/T)‖₂ / ε,   ‖v‖₂ = 1,
-row by row, beside ‖J‖₂, the exact norm of the Jacobian (``undilute.theory.jacobian``). Differences are taken as
-p·(e^x − 1 − m)/(1 + m), x = εv/T, m = Σp(e^x − 1), in float64, so that nothing cancels for small ε.
+row by row, and ‖J‖₂, the exact norm of the Jacobian (``undilute.theory.jacobian``), all in float64.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor
 
 from undilute.report.result import Row
-from undilute.theory.jacobian import largest_sensitivity, sensitivity_cap, worst_direction
+from undilute.theory.jacobian import worst_direction
 from undilute_papers.reproduction.attended import Layer, blocks
+from undilute_papers.theory.finite_steps import largest_sensitivity, sensitivity_cap, small_change
 
 BLOCK = 2**16  # logits at a time: what a core's cache holds
 
@@ -39,7 +39,7 @@ def random_directions(visible: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def moved(scaled: Tensor, weights: Tensor, direction: Tensor, ratio: float) -> Tensor:
-    """‖softmax(z + ratio·v) − softmax(z)‖₂: :func:`undilute.theory.jacobian.sensitivity` without its checks, times ε.
+    """‖softmax(z + ratio·v) − softmax(z)‖₂: ``undilute_papers.theory.finite_steps.sensitivity`` times ε, unchecked.
 
     Parameters
     ----------
@@ -55,12 +55,7 @@ def moved(scaled: Tensor, weights: Tensor, direction: Tensor, ratio: float) -> T
     tensor(0.5000, dtype=torch.float64)
     """
     x = direction * ratio
-    if ratio > 1:
-        change = x.add_(scaled).softmax(-1).sub_(weights)
-    else:
-        grown = x.expm1_()
-        mean = (weights * grown).sum(-1, keepdim=True)
-        change = grown.sub_(mean).mul_(weights).div_(1 + mean)
+    change = x.add_(scaled).softmax(-1).sub_(weights) if ratio > 1 else small_change(weights, x)
     length: Tensor = torch.linalg.vector_norm(change, dim=-1)
     return length
 

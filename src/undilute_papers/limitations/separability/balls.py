@@ -1,9 +1,8 @@
 """Which of a row's N heaviest tokens lie in a ball that leaves the others out, and what does Theorem 2 say of it?
 
 With s = Σ_{i∈I} αᵢxᵢ over the N heaviest, r = min_{j∉I} ‖s − αⱼxⱼ‖ and N_s = #{i ∈ I : ‖s − αᵢxᵢ‖ < r},
-    ‖s − αᵢxᵢ‖² = ‖s‖² + kᵢ,   kᵢ = αᵢ(αᵢ‖xᵢ‖² − 2⟨xᵢ, s⟩),
-so the comparison needs no ‖s‖² and no difference of nearly equal lengths: i is inside exactly when kᵢ < min kⱼ. All
-⟨xᵢ, s⟩ of a block of rows are two matrix products.
+    ‖s − αᵢxᵢ‖² = ‖s‖² + kᵢ   (``undilute.measures.weighted_vectors``),
+so no nearly equal lengths are subtracted: i is inside exactly when kᵢ < min kⱼ.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from undilute.measures.weighted_vectors import WeightedVectors
 from undilute.models.capture import sampled
 from undilute.report.result import Row
-from undilute.theory.separability import certain_fraction, probability_bounds
 from undilute_papers.reproduction.attended import Layer, blocks
+from undilute_papers.reproduction.quartiles import quartiles
+from undilute_papers.theory.separability import certain_fraction, probability_bounds
 
 BLOCK = 2**18  # logits at a time
 BOUNDED_ROWS = 8  # of each head: the corrected bounds cost far more than what they are held against
 ROUNDING = 1e-9
-QUARTILES = ("lowest", "first_quartile", "median", "third_quartile", "highest")
 BOUNDS = ("certain", "lower", "upper", "printed_upper")
 
 
@@ -47,7 +47,7 @@ class Ball(NamedTuple):
 
 
 def balls(weights: Tensor, x: Tensor, tops: Sequence[int], visible: Tensor) -> list[Ball]:
-    """N_s/N for each N in ``tops``: :func:`undilute.theory.separability.separable_fraction` as matrix products.
+    """N_s/N for each N in ``tops``: :func:`undilute_papers.theory.separability.separable_fraction` as matrix products.
 
     Parameters
     ----------
@@ -67,16 +67,14 @@ def balls(weights: Tensor, x: Tensor, tops: Sequence[int], visible: Tensor) -> l
     w = weights.double().masked_fill(~visible, 0.0)
     order = w.masked_fill(~visible, -1.0).argsort(dim=-1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(-1, order, torch.arange(w.shape[-1]).expand_as(order))
-    squares = w * w * x.square().sum(-1)[:, None]
-    seen = visible.sum(-1)
-    return [_ball(w, x, squares, (rank < top) & visible, visible, order[..., :top], seen > top) for top in tops]
+    vectors, seen = WeightedVectors(w, x), visible.sum(-1)
+    return [_ball(vectors, (rank < top) & visible, visible, order[..., :top], seen > top) for top in tops]
 
 
-def _ball(
-    w: Tensor, x: Tensor, squares: Tensor, chosen: Tensor, visible: Tensor, first: Tensor, counted: Tensor
-) -> Ball:
-    s = _times(w * chosen, x)
-    k = squares - 2 * w * _times(s, x.transpose(-1, -2))
+def _ball(vectors: WeightedVectors, chosen: Tensor, visible: Tensor, first: Tensor, counted: Tensor) -> Ball:
+    w = vectors.p
+    s = vectors.sum(w * chosen)
+    k = vectors.offsets(s)
     left_out = visible & ~chosen
     nearest = k.masked_fill(~left_out, torch.inf).amin(-1, keepdim=True)
     N, nowhere = float(first.shape[-1]), torch.tensor(torch.nan, dtype=torch.float64)
@@ -88,13 +86,6 @@ def _ball(
         radius=(s.square().sum(-1) + nearest.squeeze(-1)).clamp(min=0.0).sqrt(),
         selected=w.gather(-1, first),
     )
-
-
-def _times(a: Tensor, b: Tensor) -> Tensor:
-    """(heads, rows, m) and (heads, m, k) → (heads, rows, k); one product if every head has the same b."""
-    if b.stride(0) == 0 or b.shape[0] == 1:
-        return (a.reshape(-1, a.shape[-1]) @ b[0]).view(*a.shape[:-1], -1)
-    return a @ b
 
 
 def unit(x: Tensor) -> Tensor:
@@ -211,14 +202,13 @@ class Measured:
 
 def _line(top: int, rows: int, heads: Tensor, theory: Tensor, cases: Tensor) -> dict[str, float | int | None]:
     """One N. ``heads``: (3, heads); ``theory``: (6, heads); ``cases``: (6, heads × bounded rows)."""
-    quartiles = heads[0].quantile(torch.linspace(0, 1, 5, dtype=torch.float64)) if heads.numel() else [math.nan] * 5
     cases = cases[:, cases[0].isfinite()]
     measured, closed, certain, _, _, printed = cases
     share, _, _, lower, upper, printed_mean = theory
     return {
         "N": top,
         "rows": rows,
-        **{name: _or_none(float(value)) for name, value in zip(QUARTILES, quartiles, strict=True)},
+        **{name: _or_none(value) for name, value in quartiles(heads[0]).items()},
         "open_ball_mean": _or_none(float(heads[0].mean())),
         "closed_ball_mean": _or_none(float(heads[1].mean())),
         "left_out_in_closed_ball": _or_none(float(heads[2].mean())),

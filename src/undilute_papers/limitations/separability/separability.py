@@ -6,10 +6,10 @@ heaviest tokens and s = Σ_{i∈I} αᵢxᵢ,
 over the tokens that the row sees; rows that see N or fewer leave nothing out and are not counted. The publication takes
 the closed ball, which holds the token that sets r; ties between selected tokens and that one are counted there only.
 
-What the theorem says beside it, at each row's own weights and radius (``undilute.theory.separability``): the certain
-share #{ξᵢ ≤ r}/N, which holds whatever the vectors, with δ the smallest distance between any two tokens, as published;
-the corrected bounds on E[N_s]/N, proved for independent uniform vectors and an r that is fixed beforehand, while the r
-of the figure comes from the same vectors; and the upper bound as printed, (1/N) Σ exp(−(r − ξᵢ)²/16).
+What the theorem says, at each row's own weights and radius (``undilute_papers.theory.separability``): the certain share
+#{ξᵢ ≤ r}/N, which holds whatever the vectors, with δ the smallest distance between any two tokens, as published; the
+corrected bounds on E[N_s]/N, proved for independent uniform vectors and an r that is fixed beforehand, while the r of
+the figure comes from the same vectors; and the upper bound as printed, (1/N) Σ exp(−(r − ξᵢ)²/16).
 
 Beside the model, rows of ``length`` tokens with logits from N(0, 1) and vectors that are known exactly: independent and
 uniform on a sphere, orthonormal, or with a common direction (cosine 0.5); and a head with weight 0.97 on one token.

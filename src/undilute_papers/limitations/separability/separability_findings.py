@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from undilute.report.result import Chart, Comparison, Row, Series, Verdict
-from undilute_papers.limitations.separability.balls import QUARTILES, ROUNDING
+from undilute_papers.limitations.separability.balls import ROUNDING
 from undilute_papers.limitations.separability.controls import CONTROLS, DRAWS
+from undilute_papers.reproduction.quartiles import QUARTILES
 
 SATURATES = (0.70, 0.85)  # what the publication prints from N = 16 on
 FROM_TOP = 16

@@ -7,7 +7,8 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from undilute.report.result import Chart, Comparison, Row, Series, compared
+from undilute.report.result import Chart, Comparison, Row, Series
+from undilute_papers.report.comparisons import compared
 from undilute_papers.reproduction import seeds_that_train
 from undilute_papers.reproduction.evaluated import ARGMAX
 from undilute_papers.reproduction.over_seeds import ENOUGH_SEEDS, SIGNIFICANT, interval, leads, percents

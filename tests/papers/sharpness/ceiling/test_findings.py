@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from docs.tables import experiments as experiment_markdown
+from docs.tables import experiments
 from scipy import stats
 
-from undilute.report import result_files as experiment_files
+from undilute.report import result_files
 from undilute.report.result import Chart, HeatMap, Result
 from undilute_papers.reproduction.evaluated import ARGMAX, evaluated_with
 from undilute_papers.sharpness.ceiling import Ceiling, charts
@@ -221,8 +221,8 @@ def test_the_table_for_the_readme() -> None:
         return 60.0 if name == ARGMAX else level(40.0, 1.0)(name, items, seed)
 
     rows = outcomes({"published": level(15.0), "decay": unequal}).by_arm((1024, 16384))
-    made = experiment_files.to_json(Result("ceiling", {}, [], [], {"arms": rows}, []))
-    lines = experiment_markdown.ceiling(experiment_files.from_json(made)).splitlines()
+    made = result_files.to_json(Result("ceiling", {}, [], [], {"arms": rows}, []))
+    lines = experiments.ceiling(result_files.from_json(made)).splitlines()
     assert lines[0] == "| arm | what it is | 1,024 | 16,384 | seeds that train |"
     assert lines[2] == "| *adaptive, printed* |  | 57.7 | 14.0 | – |"
     assert lines[4] == (
@@ -237,7 +237,7 @@ def test_the_table_of_focus_at_inference() -> None:
     accuracies = {OWN: 42.5, k2: 55.0, ARGMAX: 60.0}
     found = outcomes({"published": level(15.0), "decay": lambda name, items, seed: accuracies.get(name, 50.0)})
     rows = found.by_arm((1024, 16384))
-    lines = experiment_markdown.inference(Result("ceiling", {}, [], [], {"arms": rows}, [])).splitlines()
+    lines = experiments.inference(Result("ceiling", {}, [], [], {"arms": rows}, [])).splitlines()
     assert lines[0] == f"| arm, 16,384 items | own rule | {k2} | {' | '.join(wider)} | {ARGMAX} | seeds that train |"
     assert lines[3] == f"| `decay` | 42.5 | 55.0 |{' 50.0 |' * len(wider)} 60.0 | 0 of 6 |"
     assert len(lines) == 4
@@ -290,7 +290,7 @@ def test_arms_that_stand_beside_the_same_one_share_a_chart() -> None:
 def test_a_real_result_survives_its_file() -> None:
     tiny = Ceiling(arms=("skip", "focus-4"), steps=3, sets=4, sizes=(16, 32), seeds=2, workers=1)
     result = tiny.run()
-    again = experiment_files.from_json(experiment_files.to_json(result))
+    again = result_files.from_json(result_files.to_json(result))
     assert again.settings == tiny.settings()
     assert list(again.tables) == ["arms", "paired", "accuracy", "runs", "training"]
     assert len(result.tables["training"]) == 4

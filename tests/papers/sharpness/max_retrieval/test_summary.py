@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from undilute.report import result_files as experiment_files
+from undilute.report import result_files
 from undilute_papers.reproduction.evaluated import ARGMAX
 from undilute_papers.sharpness.max_retrieval import MaxRetrieval
 from undilute_papers.sharpness.max_retrieval import max_retrieval_findings as findings
@@ -186,7 +186,7 @@ def test_a_real_result_survives_its_file() -> None:
     options: dict[str, Any] = {"steps": 3, "sets": 4, "sizes": (16, 32), "seeds": 2, "workers": 1}
     tiny = MaxRetrieval(rules=("softmax", "top-k"), variant_seeds=1, **options)
     result = tiny.run()
-    again = experiment_files.from_json(experiment_files.to_json(result))
+    again = result_files.from_json(result_files.to_json(result))
     assert again.settings == tiny.settings()
     assert list(again.tables) == ["accuracy", "paired", "runs", "training"]
     assert len(result.tables["training"]) == 2 * 2 + 2 + 1

@@ -1,0 +1,132 @@
+"""Which questions are asked about a haystack?  Tasks by name, one file each, and how to add one.
+
+    @undilute.evaluation.task("pets", hides={"{name} keeps a {thing}.": 4}, asks="{name} keeps a")
+    def pets(words, taken, generator): ...
+
+A task is a function that invents short statements, the needles, and questions about them. Put it in a file of its own
+in this folder, or in one that your program imports; it then appears in ``evaluate``, ``compare``, their tables and
+their charts. Every task draws from a random stream of its own: one more changes nothing about the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import string
+import zlib
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from undilute.errors import InvalidValue, UnknownName
+from undilute.evaluation.words import Generator, Words
+
+QUESTIONS = 4  # about each haystack
+FIELDS = (
+    "name",
+    "other",
+    "kind",
+    "favourite",
+    "thing",
+)  # of a statement: names and words of any length may stand there
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question before it has tokens.
+
+    Attributes
+    ----------
+    text : a statement that is begun once more: what comes next is the answer
+    candidates : the words that could complete it, told apart by ``words``
+    right : those of them that are right
+    answered_by : places, among the needles, of the statements that say so: one for each word of ``right``
+    """
+
+    text: str
+    candidates: Sequence[str]
+    right: Sequence[str]
+    answered_by: Sequence[int]
+
+
+Hidden = tuple[list[str], list[Asked]]  # needles in the order in which they stand, and questions about them
+Make = Callable[[Words, Set[str], Generator], Hidden]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of question.
+
+    Attributes
+    ----------
+    name : as it is shown
+    make : (words to hide, words that stand in the text already, random numbers) → needles and questions
+    hides : statement → how many such needles a haystack holds; says how long a haystack must be
+    asks : how its longest question begins
+    stream : which random numbers it draws
+    """
+
+    name: str
+    make: Make
+    hides: Mapping[str, int]
+    asks: str
+    stream: int
+
+
+_tasks: dict[str, Task] = {}
+
+
+def task(name: str, *, hides: Mapping[str, int], asks: str, stream: int | None = None) -> Callable[[Make], Make]:
+    """Decorator: make ``name`` a task.
+
+    Parameters
+    ----------
+    name : as it is shown; a name that another file has taken is refused
+    hides : statement → how many such needles a haystack holds. In a statement ``{name}`` and ``{other}`` stand for any
+        name, ``{kind}``, ``{favourite}`` and ``{thing}`` for any word of ``undilute.evaluation.words``; of several
+        statements of one kind, give the longest
+    asks : how the longest question begins, with the same fields
+    stream : which random numbers it draws; by default those that belong to its name
+    """
+    for text in (*hides, asks):
+        if unknown := {field for _, field, _, _ in string.Formatter().parse(text) if field} - set(FIELDS):
+            raise InvalidValue(f"task {name!r}: {text!r} has a field {unknown.pop()!r}: must be {', '.join(FIELDS)}.")
+
+    def add(make: Make) -> Make:
+        if name in _tasks and _tasks[name].make.__module__ != make.__module__:
+            raise InvalidValue(f"task name {name!r} is taken by {_tasks[name].make.__module__}: choose another.")
+        own = QUESTIONS + zlib.crc32(name.encode()) if stream is None else stream
+        _tasks[name] = Task(name, make, dict(hides), asks, own)
+        return make
+
+    return add
+
+
+def remove(name: str) -> None:
+    """Forget a task."""
+    del _tasks[known([name])[0].name]
+
+
+def known(names: Sequence[str] | None = None) -> list[Task]:
+    """The tasks of these names, all of them if None; those of this folder first.
+
+    Examples
+    --------
+    >>> [each.name for each in known()][:4]
+    ['single', 'multi-key', 'multi-value', 'tracking']
+    """
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    every = sorted(_tasks.values(), key=lambda each: min(each.stream, QUESTIONS))
+    if names is None:
+        return every
+    for name in names:
+        if name not in _tasks:
+            raise UnknownName("task", name, _tasks)
+    return [each for each in every if each.name in names]
+
+
+def in_random_order(needles: Sequence[str], asked: Sequence[Asked], generator: Generator) -> Hidden:
+    """The needles shuffled, and the questions about them."""
+    places = generator.permutation(len(needles)).tolist()  # where each needle comes to stand
+    moved = [needles[places.index(place)] for place in range(len(needles))]
+    return moved, [replace(each, answered_by=[places[old] for old in each.answered_by]) for each in asked]

@@ -1,0 +1,133 @@
+"""What is known about an attention call while a model runs?  Its layer, its output, its rules, any of its rows.
+
+Nothing here is computed before somebody asks, and then for the rows asked for: nothing is as large as n × n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from undilute.measures.attention_rows import Rows, Settings
+from undilute.models.attention_call import AttentionCall
+from undilute.models.head_rules import HeadRules
+from undilute.models.passes import Run
+
+
+class Queries(NamedTuple):
+    """The queries of one sequence: indices of those that are no padding, and the position of the one with index 0."""
+
+    real: Tensor
+    start: int
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class WatchedCall(AttentionCall):
+    """An attention call of a model that is watched (:func:`undilute.watch`).
+
+    Attributes
+    ----------
+    run : the module's name in the model, and how often it ran before in this pass (``undilute.models.passes``)
+    is_repeat : whether these rows were there before: DiffLlama attends twice with the same queries and keys, and
+        gradient checkpointing computes a call again on the way back
+    output : (batch, queries, heads, features), what the model's own attention made of it
+    rules : those that made the weights of its heads; None if the model's own softmax did
+    input : (batch, queries, features): the hidden states that the layer was given; None if it was given none
+    before : of a cross-attention, the latest self-attention of the same decoder, without its vectors
+    """
+
+    run: Run
+    is_repeat: bool
+    output: Tensor
+    rules: HeadRules | None
+    input: Tensor | None
+    before: WatchedCall | None
+
+    @property
+    def layer(self) -> str:
+        """The name of the attention module in the model."""
+        return self.run.module
+
+    @cached_property
+    def sequences(self) -> list[Queries]:
+        """The queries of each sequence of the batch.
+
+        A cross-attention cannot say which of its queries are padding, because no key is their own; the self-attention
+        before it can. Without one, all are real.
+        """
+        batch, _, count, _ = self.query.shape
+        if not self.is_cross:
+            return [self._own_queries(each) for each in range(batch)]
+        if self.before is not None and (self.before.query.shape[0], self.before.queries) == (batch, count):
+            return self.before.sequences
+        return [Queries(torch.arange(count, device=self.query.device), 0)] * batch
+
+    def weights(self, batch: int, rows: Tensor) -> Tensor:
+        """The weights of some rows, (heads, rows, keys), in single precision at least; 0 where hidden.
+
+        Those of the layer's rules if it has any. Rows sum to 1, or to less with a learned sink that is no key, or to
+        whatever a rule hands out; weights of either sign (SA-Softmax) are given by their magnitude.
+
+        Parameters
+        ----------
+        batch : index in the batch
+        rows : (rows,), indices of queries
+        """
+        found = self.block(batch, rows)
+        weights = found.weights if found.visible is None else found.weights * found.visible
+        return F.pad(weights, (0, self.keys - weights.shape[-1]))
+
+    def block(self, batch: int, rows: Tensor, *, x: Tensor | None = None, settings: Settings | None = None) -> Rows:
+        """Some rows as measures take them, without the keys that come after the last row's own.
+
+        Parameters
+        ----------
+        batch : index in the batch
+        rows : (rows,), indices of queries
+        x : (1 or key heads, keys, features), what the weights select from
+        settings : what the measures count
+        """
+        own = rows + self.offset
+        keys = self.keys if self.looks_ahead else min(self.keys, int(own.max()) + 1)
+        visible = self.visible(batch, rows, keys)
+        if visible is not None and bool(visible.all()):
+            visible = None
+        logits, reach, used = self.logits(batch, rows, keys), self.reach(batch, rows, keys, visible), None
+        if self.rules is not None:
+            (logits, used), reach = self.rules.weigh(logits, visible), None  # the bound knows no scale but the model's
+        return Rows(
+            logits,
+            visible,
+            None if self.is_cross else own,
+            first=self.first_token(batch),
+            outside=self.outside,
+            reach=reach,
+            x=None if x is None else x[:, :keys],
+            settings=settings or Settings(),
+            used=used,
+        )
+
+    def first_token(self, batch: int) -> int:
+        """Index of the key of the first real token; below 0 if a cache has dropped it."""
+        real, start = self.sequences[batch]
+        return self.first_key(batch, real[:1]) if self.is_cross else self.offset - start
+
+    def without_vectors(self) -> WatchedCall:
+        """The same call with vectors of no features: what its mask says, in no memory."""
+        query, key, value, output = (
+            each.new_empty(*each.shape[:-1], 0) for each in (self.query, self.key, self.value, self.output)
+        )
+        return replace(self, query=query, key=key, value=value, output=output, input=None)
+
+    def __repr__(self) -> str:
+        heads = self.query.shape[1]
+        return f"WatchedCall({self.layer}, {heads} heads, {self.queries} queries, {self.keys} keys)"
+
+    def _own_queries(self, batch: int) -> Queries:
+        real = self.real(batch).nonzero().squeeze(-1)
+        return Queries(real, self.offset - self.first_key(batch, real[:1]) if len(real) else 0)
