@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
+from pathlib import Path
+from typing import TextIO
 
 from undilute import __version__
 from undilute.errors import MissingExtra, UndiluteError
@@ -35,7 +38,8 @@ def main() -> None:
 def _outcome() -> tuple[int, str]:
     """The exit code, and the line for stderr."""
     try:
-        with interruptible():
+        with interruptible(), warnings.catch_warnings():
+            warnings.showwarning = _warn
             _run()
     except SystemExit as left:
         return (left.code if isinstance(left.code, int) else int(left.code is not None)), ""
@@ -61,6 +65,20 @@ def _run() -> None:
             return
         raise MissingExtra(str(error.name), "cli") from None
     app()
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning of Undilute's as one line, without the place in its code; others as Python shows them."""
+    is_ours = Path(filename).is_relative_to(Path(__file__).parent)
+    said = f"undilute: {message}\n" if is_ours else warnings.formatwarning(message, category, filename, lineno, line)
+    print(said, end="", file=file or sys.stderr)
 
 
 def _print_nowhere() -> None:

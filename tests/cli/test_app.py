@@ -192,6 +192,17 @@ def test_a_broken_command_says_so_and_breaks_nothing_else(here: Here) -> None:
         assert ran.stderr.count("\n") == 1
 
 
+def test_a_package_with_broken_rules_is_one_line(tmp_path: Path) -> None:
+    install(tmp_path, "broken-rules", "[undilute.rules]\nx = broken_rules\n", broken_rules="1 / 0")
+    ran = undilute("rules", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert ran.returncode == 0
+    assert "ssmax" in ran.stdout
+    assert ran.stderr == (
+        "undilute: 'x' of the package 'broken-rules' cannot be used (ZeroDivisionError: division by zero): update or "
+        "uninstall it.\n"
+    )
+
+
 def test_a_misspelt_command_is_suggested(here: Here) -> None:
     ran = here("diagnoze")
     assert ran.returncode == 2

@@ -19,6 +19,7 @@ from tests.cli.test_diagnose import saved
 from tests.command import Here, undilute
 from undilute import rules
 from undilute.cli import imports
+from undilute.evaluation import tasks
 from undilute.measures import registry as measures
 from undilute.models import texts
 
@@ -52,6 +53,17 @@ def own_measure(rows):
 """
 
 
+TASK = """
+from undilute.evaluation import Asked, task
+
+
+@task("pets", hides={"{name} keeps a {thing}.": 1}, asks="{name} keeps a")
+def pets(words, taken, generator):
+    cat, dog = words.things(2, taken, generator)
+    return [f"Ann keeps a {cat}."], [Asked("Ann keeps a", [cat, dog], [cat], [0])]
+"""
+
+
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with a rule in a file; nothing of it stays registered."""
@@ -59,9 +71,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(imports, "_done", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = dict(rules.registry._presets), measures.every()
+    registries = rules.registry._presets, measures._measures, tasks._tasks
+    assert rules.names()
+    assert measures.every()
+    assert tasks.known()
+    before = [dict(each) for each in registries]
     yield tmp_path
-    for registry, known in zip((rules.registry._presets, measures._measures), before, strict=True):
+    for registry, known in zip(registries, before, strict=True):
         registry.clear()
         registry.update(known)
     for name, module in list(sys.modules.items()):
@@ -111,9 +127,9 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("reading")
     torch.manual_seed(0)
     saved(
-        GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=128, vocab_size=128)), folder / "model"
+        GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=2048, vocab_size=128)), folder / "model"
     )
-    (folder / "book").write_text(texts.shipped()[:2000])
+    (folder / "book").write_text(texts.shipped()[:20_000])
     return ["--model", str(folder / "model"), "--text", str(folder / "book"), "--length", "64"]
 
 
@@ -167,6 +183,15 @@ def test_a_measure_of_a_file(here: Here) -> None:
     assert "own_measure" in measures.every()
     assert "squared-relu" in rules.names()
     assert [Path(each).name for each in imports.done()] == ["my_measure.py", "my_rule.py"]
+
+
+def test_a_task_of_a_file_is_asked(here: Here, reading: list[str]) -> None:
+    Path("my_task.py").write_text(TASK)
+    line = ["compare", "--import", "my_task.py", "--rules", "ssmax", *reading, "--windows", "1", "--haystacks", "1"]
+    ran = here(*line, "--needle-lengths", "1536", "--output", "out")
+    assert ran.returncode == 0, ran.stderr
+    asked = json.loads(Path("out/results.json").read_text())["tables"]["recall"]
+    assert "pets" in {row["task"] for row in asked}
 
 
 def test_workers_know_the_rule_too(elsewhere: Path) -> None:

@@ -23,6 +23,7 @@ import typer
 
 from undilute import files, rules
 from undilute.errors import InvalidValue, UndiluteError
+from undilute.evaluation import tasks
 from undilute.measures import registry as measures
 from undilute.models.reasons import one_line
 from undilute.rules.parameters import shown
@@ -81,16 +82,7 @@ def _registered() -> list[tuple[str, str, object]]:
     """Kind, name and maker of everything that a file could register."""
     found: list[tuple[str, str, object]] = [("rule", name, rules.preset(name).factory) for name in rules.names()]
     found += [("measure", name, each.compute) for name, each in measures.every().items()]
-    return found + [("task", each.name, each.make) for each in _tasks()]
-
-
-def _tasks() -> list[Any]:
-    try:
-        tasks = importlib.import_module("undilute.evaluation.tasks")
-    except ModuleNotFoundError:
-        return []
-    known: list[Any] = tasks.known()
-    return known
+    return found + [("task", each.name, each.make) for each in tasks.known()]
 
 
 def _is_of(module: ModuleType, maker: object) -> bool:
