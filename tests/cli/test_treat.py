@@ -159,7 +159,7 @@ def test_a_plan_that_was_calibrated_can_be_applied_again(here: Here, checkpoint:
 
 
 def test_only_diluting_heads_are_treated_where_that_is_asked_for(here: Here, checkpoint: Path, book: Path) -> None:
-    from undilute.models.splits import halves, tokenised
+    from undilute.models.texts import halves, tokenised
 
     model, tokenizer = load(str(checkpoint))
     ids, _ = halves(tokenised(tokenizer, book.read_text()))

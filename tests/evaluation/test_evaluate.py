@@ -19,7 +19,7 @@ from undilute.errors import InvalidValue, UnknownName
 from undilute.evaluation.changes import changes
 from undilute.evaluation.evaluate import labelled
 from undilute.evaluation.measure import measure, prepare
-from undilute.models.splits import halves, tokenised
+from undilute.models.texts import halves, tokenised
 from undilute.report import result_files
 
 IDS = tokens(700)

@@ -15,7 +15,7 @@ from undilute.errors import InvalidValue
 from undilute.evaluation import tasks, words
 from undilute.evaluation.haystacks import Hay, Haystack, Question, _within, haystacks, sentences, shortest
 from undilute.evaluation.words import KINDS, NAMES, THINGS, Words, continuation
-from undilute.models.splits import beginning, encoded
+from undilute.models.texts import beginning, encoded
 
 LENGTHS = {kind: (700, 901) if kind == "words" else (1400, 1600) for kind in KINDS_OF_TOKENIZERS}
 TASKS = tuple(each.name for each in tasks.known())

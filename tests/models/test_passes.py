@@ -15,7 +15,7 @@ import undilute as ud
 from tests.models.architectures import built
 from tests.models.attending import SIZES, VOCABULARY, random_model, tokens
 from undilute.errors import InvalidValue
-from undilute.treatment.attention_layers import first_calls
+from undilute.treatment.layers import first_calls
 from undilute_papers.reproduction.attended import Layer, each_layer
 
 ALBERT = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention"

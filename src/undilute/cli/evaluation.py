@@ -98,7 +98,7 @@ def load(
     """Load the model, read the text, and find the heads."""
     from undilute import models
     from undilute.models import texts
-    from undilute.models.splits import tokenised
+    from undilute.models.texts import tokenised
 
     prose = texts.read(paths)
     with console.status(Text(f"loading {name} …")):
@@ -116,7 +116,7 @@ def _diluting(
     """Patterns of the heads that a diagnosis of the first half finds to dilute."""
     from undilute.diagnosis import diagnose
     from undilute.models.limits import readable_length
-    from undilute.models.splits import halves
+    from undilute.models.texts import halves
 
     length = readable_length(model, length)
     found = diagnose(model, tokenizer, halves(ids)[0], length).heads.diluting

@@ -20,9 +20,9 @@ from undilute.diagnosis.result import Diagnosis, Subject
 from undilute.diagnosis.verdicts import NEEDED, Question, verdicts
 from undilute.errors import InvalidValue
 from undilute.models.capture import Capture, LayerSample, X, capture
-from undilute.models.first_tokens import tokens
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
 from undilute.models.limits import maximum_length
+from undilute.models.texts import tokens
 from undilute.models.watch import check_attended, check_supported
 from undilute.rules.parameters import count, whole
 

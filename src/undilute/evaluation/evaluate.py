@@ -29,7 +29,7 @@ from undilute.evaluation.measure import HAYSTACKS, WINDOWS, Material, Measuremen
 from undilute.evaluation.result import PLAN, Evaluation, Kind
 from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import own_rules
-from undilute.models.splits import fingerprint, halves, tokenised
+from undilute.models.texts import fingerprint, halves, tokenised
 from undilute.progress import Progress, quiet
 from undilute.treatment.apply import Treatment, get
 from undilute.treatment.kinds.rules import Treated

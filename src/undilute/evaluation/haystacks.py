@@ -25,7 +25,7 @@ from undilute.errors import InvalidValue
 from undilute.evaluation import tasks
 from undilute.evaluation.tasks import Asked, Task
 from undilute.evaluation.words import KINDS, NAMES, THINGS, Generator, Words, continuation, standing_in
-from undilute.models.splits import beginning
+from undilute.models.texts import beginning
 from undilute.rules.parameters import count
 
 if TYPE_CHECKING:

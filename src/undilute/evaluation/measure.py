@@ -28,7 +28,7 @@ from undilute.evaluation import haystacks as needles
 from undilute.evaluation.cost import Cost
 from undilute.evaluation.haystacks import Haystack, Question
 from undilute.measures.registry import WITHOUT_SINK
-from undilute.models import splits, text_loss
+from undilute.models import text_loss, texts
 from undilute.models.capture import Capture, LayerSample, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating
 from undilute.models.limits import readable_length
@@ -177,8 +177,8 @@ def prepare(
     length = readable_length(model, length)
     whole("seed", seed, 0)
     whole("haystacks", haystacks, 0)
-    ids = known_tokens(splits.tokenised(tokenizer, text), model)
-    read = text_loss.windows(ids, length, windows, start=splits.beginning(tokenizer))
+    ids = known_tokens(texts.tokenised(tokenizer, text), model)
+    read = text_loss.windows(ids, length, windows, start=texts.beginning(tokenizer))
     if haystacks == 0:
         return Material(read, ())
     if tokenizer is None:

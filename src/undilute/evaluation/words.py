@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from undilute.errors import InvalidValue
-from undilute.models.splits import encoded
+from undilute.models.texts import encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

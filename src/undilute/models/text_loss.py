@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from undilute.errors import InvalidValue
-from undilute.models import splits
+from undilute.models import texts
 from undilute.models.forward_pass import evaluating
 from undilute.rules.parameters import count
 
@@ -61,7 +61,7 @@ def windows(ids: Tensor, length: int, number: int, *, start: tuple[int, ...] = (
             f"the text has {len(ids):,} tokens: {number} windows of {length:,} need {needed:,}; give a longer text, "
             "fewer windows or a smaller length."
         )
-    return splits.windows(ids, length, number, "the text", start=start)
+    return texts.windows(ids, length, number, "the text", start=start)
 
 
 def position_buckets(length: int) -> list[tuple[int, int]]:

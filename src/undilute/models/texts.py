@@ -1,7 +1,11 @@
-"""Which text does a model read?  The user's files, prose that every CPython ships, or token ids that it knows."""
+"""Which text does a model read?  The user's files, prose that every CPython ships, or token ids that it knows.
+
+The first half of a text may be learned from; the second only judges.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +16,15 @@ from torch import Tensor
 from undilute import files
 from undilute.errors import InvalidValue
 from undilute.models.forward_pass import check_reads_tokens
+from undilute.models.limits import readable_length
+from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HINT = "give a text file that exists"
+SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
+CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
 
 
 def shipped() -> str:
@@ -67,4 +75,125 @@ def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
             f"text holds token ids from {int(ids.min())} to {int(ids.max())}: {type(model).__name__} knows 0 to "
             f"{known - 1}."
         )
+    return ids
+
+
+# ---------------------------------------------------------------- tokens of a text
+
+
+def halves(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Token ids for calibration, and token ids that it never sees.
+
+    Examples
+    --------
+    >>> halves(torch.arange(5))
+    (tensor([0, 1]), tensor([2, 3, 4]))
+    """
+    half = len(ids) // 2
+    return ids[:half], ids[half:]
+
+
+def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor) -> Tensor:
+    """All token ids of a text, (tokens,), without special tokens; token ids are returned as they are."""
+    if isinstance(text, Tensor):
+        return text
+    if not isinstance(text, str):
+        raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
+    if tokenizer is None:
+        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+    return torch.tensor(encoded(tokenizer, text), dtype=torch.int64)
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """The tokens of a text, without any that the tokenizer puts around it."""
+    found: Any = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+    return [int(token) for token in found["input_ids"]]
+
+
+def beginning(tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
+    """The tokens that the tokenizer puts before every text, such as a beginning-of-sequence mark; usually one or none.
+
+    Models that were trained with it do badly without. There are none if there is no tokenizer.
+    """
+    if tokenizer is None:
+        return ()
+    plain = encoded(tokenizer, "a")
+    marked: list[int] = tokenizer("a")["input_ids"]
+    for number in range(len(marked) - len(plain) + 1):
+        if marked[number : number + len(plain)] == plain:
+            return tuple(marked[:number])
+    return ()
+
+
+def fingerprint(ids: Tensor) -> str:
+    """What a plan keeps of the text that it was fitted to: enough to know it again."""
+    return hashlib.sha256(ids.cpu().numpy().tobytes()).hexdigest()
+
+
+def windows(ids: Tensor, length: int, number: int, what: str, *, start: tuple[int, ...] = ()) -> Tensor:
+    """Up to ``number`` windows of ``length`` tokens each, evenly spread and apart: (windows, length).
+
+    Parameters
+    ----------
+    ids : (tokens,)
+    length, number : of the windows; fewer if there are not enough tokens, at least one
+    what : these tokens in words, for the error if there is not even one
+    start : tokens that begin every window and are part of its length, from :func:`beginning`
+
+    Examples
+    --------
+    >>> windows(torch.arange(10), 3, 2, "the text")
+    tensor([[0, 1, 2],
+            [7, 8, 9]])
+    >>> windows(torch.arange(10), 3, 2, "the text", start=(99,))
+    tensor([[99,  0,  1],
+            [99,  8,  9]])
+    """
+    own = length - len(start)
+    if own < 1:
+        raise InvalidValue(f"length = {length}: must be more than the {len(start)} tokens that start every window.")
+    if len(ids) < own:
+        raise InvalidValue(
+            f"{what} has {len(ids):,} tokens: must have at least {own:,}; give a longer text or a smaller length."
+        )
+    number = min(number, len(ids) // own)
+    before = torch.tensor(start, dtype=ids.dtype, device=ids.device)
+    places = torch.linspace(0, len(ids) - own, number).round().long().tolist()
+    return torch.stack([torch.cat([before, ids[place : place + own]]) for place in places])
+
+
+def tokens(
+    tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, model: PreTrainedModel, length: int | None
+) -> Tensor:
+    """The token ids to read: (tokens,)."""
+    if length is not None and count("length", length) < SHORTEST_LENGTH:
+        raise InvalidValue(
+            f"length = {length}: must be at least {SHORTEST_LENGTH} tokens, or there is no curve to fit."
+        )
+    wanted = readable_length(model, length)
+    if not isinstance(text, str | Tensor):
+        raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
+    ids = known_tokens(text if isinstance(text, Tensor) else _first_tokens(tokenizer, text, wanted), model)
+    if len(ids) < (length or SHORTEST_LENGTH):
+        raise InvalidValue(
+            f"the text has {len(ids):,} tokens: must be at least {length or SHORTEST_LENGTH:,}; give a longer text"
+            + (" or a smaller length." if length else ".")
+        )
+    return ids[:wanted]
+
+
+def _first_tokens(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:
+    if tokenizer is None:
+        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+    if not text.strip():
+        raise InvalidValue("the text is empty: must be text to read.")
+    ids = _encode(tokenizer, text[: wanted * CHARACTERS])
+    if len(ids) < wanted and len(text) > wanted * CHARACTERS:
+        ids = _encode(tokenizer, text)
+    return ids
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> Tensor:
+    encoded: Any = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)
+    ids: Tensor = encoded["input_ids"][0]
     return ids

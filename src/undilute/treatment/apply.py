@@ -172,7 +172,7 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
     model : a causal language model or encoder whose attention goes through ``AttentionInterface``; with or without
         cache, padding, grouped heads, sliding windows, soft caps; in training too
     treatment : a rule (name or object) for every head; ``{pattern: rule}`` for some, where a later pattern wins (see
-        ``undilute.treatment.patterns``); a :class:`Plan`, or the path of one; any object with a ``label`` and
+        ``undilute.treatment.layers``); a :class:`Plan`, or the path of one; any object with a ``label`` and
         ``enter(model)``; or a list of these, entered in order. Heads without a rule keep their softmax
     learn : names of rules' parameters to learn, such as ``("s",)`` for SSMax: each head and layer gets its own, as a
         parameter of the model that starts at the rule's value

@@ -27,8 +27,7 @@ from undilute.models.tensor_parallel import share
 from undilute.rules.base import Rule, forward_of
 from undilute.rules.data import from_data, to_data
 from undilute.rules.parameters import count, shown, whole
-from undilute.treatment.attention_layers import first_calls, layers_of
-from undilute.treatment.patterns import Head, Layer, by_layer, index_of
+from undilute.treatment.layers import Head, Layer, by_layer, first_calls, index_of, layers_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

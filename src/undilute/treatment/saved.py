@@ -26,7 +26,7 @@ from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import ATTRIBUTE, own_rules
 from undilute.models.passes import module_of
 from undilute.models.watch import implementation
-from undilute.treatment.patterns import Layer
+from undilute.treatment.layers import Layer
 from undilute.treatment.plan import Assignment, Plan, is_identity
 
 if TYPE_CHECKING:

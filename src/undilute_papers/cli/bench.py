@@ -30,7 +30,7 @@ def bench_diagnosis(
     """Time and memory of a diagnosis beside the forward pass it watches, measured in one run: table and JSON."""
     from undilute import files, models
     from undilute.models import texts
-    from undilute.models.first_tokens import tokens
+    from undilute.models.texts import tokens
     from undilute_papers.bench import diagnosis_cost, speed
 
     sizes = whole_numbers("--lengths", lengths)

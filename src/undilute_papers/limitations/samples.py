@@ -12,7 +12,7 @@ from torch import Tensor
 
 from undilute.engine.threads import share
 from undilute.errors import InvalidValue
-from undilute.models.first_tokens import SHORTEST_LENGTH
+from undilute.models.texts import SHORTEST_LENGTH
 from undilute.rules.parameters import count
 from undilute_papers.limitations.row_distances import RowDistances, Vectors
 from undilute_papers.reproduction.attended import Layer, X, each_layer, evenly, selected_from

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.models import loading, texts
-from undilute.models.first_tokens import SHORTEST_LENGTH, tokens
 from undilute.models.forward_pass import evaluating, forward_pass
 from undilute.models.limits import readable_length
+from undilute.models.texts import SHORTEST_LENGTH, tokens
 from undilute.models.watch import check_attended, watch
 from undilute.models.watched_call import WatchedCall
 from undilute.rules.parameters import count
-from undilute.treatment.attention_layers import first_calls
+from undilute.treatment.layers import first_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

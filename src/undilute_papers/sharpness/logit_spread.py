@@ -25,8 +25,8 @@ from torch import Tensor
 
 from undilute.diagnosis.diagnose import encoder_lengths
 from undilute.errors import InvalidValue
-from undilute.models.first_tokens import SHORTEST_LENGTH
 from undilute.models.limits import maximum_length
+from undilute.models.texts import SHORTEST_LENGTH
 from undilute.progress import Progress, quiet
 from undilute.report.result import Chart, Comparison, Result, Row, Series
 from undilute.rules.parameters import count

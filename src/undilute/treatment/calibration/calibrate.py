@@ -13,22 +13,19 @@ from torch import Tensor
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.capture import SHORTEST
-from undilute.models.first_tokens import SHORTEST_LENGTH
 from undilute.models.limits import readable_length
-from undilute.models.splits import beginning, fingerprint, halves, tokenised, windows
 from undilute.models.tensor_parallel import check_whole
 from undilute.models.text_loss import check_head
-from undilute.models.texts import known_tokens
+from undilute.models.texts import SHORTEST_LENGTH, beginning, fingerprint, halves, known_tokens, tokenised, windows
 from undilute.models.watch import check_supported
 from undilute.progress import Progress, quiet
 from undilute.rules import registry
 from undilute.rules.base import Rule
 from undilute.rules.parameters import count
-from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.calibration import entropy_curve, length_scales
 from undilute.treatment.calibration.selection import selected
 from undilute.treatment.calibration.sharpening import Hold, Sharpened, sharpened
-from undilute.treatment.patterns import Head, by_layer, heads_of
+from undilute.treatment.layers import Head, by_layer, first_calls, heads_of, layers_of
 from undilute.treatment.plan import Assignment, Plan
 
 if TYPE_CHECKING:

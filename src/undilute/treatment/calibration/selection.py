@@ -24,7 +24,7 @@ from undilute.models.watch import watch
 from undilute.models.watched_call import WatchedCall
 from undilute.progress import Progress
 from undilute.treatment.apply import apply
-from undilute.treatment.patterns import Head
+from undilute.treatment.layers import Head
 from undilute.treatment.plan import Plan
 
 if TYPE_CHECKING:

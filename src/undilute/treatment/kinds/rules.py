@@ -24,9 +24,8 @@ from undilute.models.watch import check_supported, treated
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
 from undilute.treatment.apply import InForce, kind
-from undilute.treatment.attention_layers import first_calls, layers_of
 from undilute.treatment.data_parallel import check_not_wrapped
-from undilute.treatment.patterns import Head, Layer, matched
+from undilute.treatment.layers import Head, Layer, first_calls, layers_of, matched
 from undilute.treatment.plan import Assignment, Plan
 
 if TYPE_CHECKING:

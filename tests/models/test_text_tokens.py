@@ -7,7 +7,7 @@ import torch
 
 from tests.evaluation.tokenizers import KINDS_OF_TOKENIZERS, PROSE, tokenizer
 from undilute.errors import InvalidValue
-from undilute.models.splits import beginning, halves, tokenised, windows
+from undilute.models.texts import beginning, halves, tokenised, windows
 
 
 @pytest.mark.parametrize("start", [(), (7,), (7, 8)])

@@ -1,4 +1,7 @@
-"""Which heads does a pattern mean?
+"""Which attention layers does a model have, and which of their heads does a pattern mean?
+
+The model itself says which modules attend, in which order, and with how many heads: a pass over two tokens shows every
+attention call, whatever the architecture names its layers.
 
 ``"layers.12.*"`` is every head of layer 12, ``"layers.*.heads.3"`` head 3 of every layer, ``"*"`` all of them. Patterns
 are those of a shell: ``*``, ``?`` and ``[…]``.
@@ -17,10 +20,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from undilute.errors import InvalidValue
-from undilute.models.passes import is_numbered_alike
+from undilute.models.attention_call import AttentionCall
+from undilute.models.forward_pass import evaluating, first_pass
+from undilute.models.passes import Run, is_numbered_alike, layer_names
+from undilute.models.tensor_parallel import share
+from undilute.models.watch import check_attended, watch
+from undilute.models.watched_call import WatchedCall
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Head = tuple[int, int]
 COUNTED = "layers."  # how our own names of layers begin
@@ -32,6 +45,34 @@ class Layer:
 
     name: str
     heads: int
+
+
+def first_calls(model: PreTrainedModel) -> dict[str, AttentionCall]:
+    """The first attention call of each layer, by the layer's name, in the order in which they run.
+
+    Examples
+    --------
+    >>> import transformers
+    >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, bos_token_id=1)
+    >>> list(first_calls(transformers.GPT2LMHeadModel(config)))
+    ['transformer.h.0.attn', 'transformer.h.1.attn']
+    """
+    calls: dict[Run, AttentionCall] = {}
+
+    def keep(call: WatchedCall) -> None:
+        if not call.is_repeat:
+            calls.setdefault(call.run, call)
+
+    devices = {parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda}
+    with evaluating(model), torch.random.fork_rng(sorted(devices)), watch(model, keep, alone=True), torch.no_grad():
+        first_pass(model, torch.zeros(2, dtype=torch.int64))
+    check_attended(model, len(calls))
+    return dict(zip(layer_names(calls), calls.values(), strict=True))
+
+
+def layers_of(calls: dict[str, AttentionCall]) -> list[Layer]:
+    """Names and numbers of heads; with tensor parallelism, of those in all processes."""
+    return [Layer(name, share(call).total) for name, call in calls.items()]
 
 
 def matched(pattern: str, layers: Sequence[Layer]) -> list[Head]:

@@ -7,7 +7,7 @@ import pytest
 import undilute as ud
 from tests.models.architectures import built
 from undilute.errors import InvalidValue
-from undilute.treatment.patterns import Layer, described, index_of, matched
+from undilute.treatment.layers import Layer, described, index_of, matched
 
 HYBRID = [Layer("model.layers.1.self_attn", 2), Layer("model.layers.3.self_attn", 2)]
 BODY = [Layer("layers.1.self_attn", 2), Layer("layers.3.self_attn", 2)]
