@@ -125,7 +125,7 @@ def test_a_class_that_behaves_otherwise_is_not_written_as_its_parent() -> None:
         def at_length(self, n: Tensor) -> Tensor:
             return super().at_length(n) ** 2 * self.more
 
-    with pytest.raises(ud.InvalidValue, match="Squared cannot be written as data: extra cannot be read off it"):
+    with pytest.raises(ud.InvalidValue, match="Squared cannot be written as data: it does not show its extra"):
         to_data(Rule(Squared(2.0)))
 
 

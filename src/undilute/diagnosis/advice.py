@@ -90,7 +90,7 @@ def advise(head: Findings) -> Advice:
     scale = scale_to_hold(head)
     if scale is None:
         words = (
-            f"no factor on its logits up to {LARGEST_SCALE:g} holds {head.top_now:.3g} at {head.target:,} tokens: its "
+            f"no factor up to {LARGEST_SCALE:g} on its logits holds {head.top_now:.3g} at {head.target:,} tokens: its "
             f"keys are too close to tell apart.{_sparse(head)}"
         )
         return Advice(None, {}, None, 1.0, f"no factor on its logits holds {head.top_now:.2g}", words)
@@ -100,7 +100,7 @@ def advise(head: Findings) -> Advice:
     scale = 1 + beta * growth
     expression = f"llama4(beta={beta}, floor_length={floor_length})"
     words = (
-        f"{expression} (logits as they are up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold "
+        f"{expression} (logits unchanged up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold "
         f"its top weight at {head.top_now:.2g} instead of {head.top_target:.2g}."
     ) + (_sink(head) + _sparse(head) + _adaptive(head))
     parameters = {"beta": beta, "floor_length": floor_length}

@@ -208,7 +208,7 @@ def after_tokens(first: int, last: int) -> str:
 def groups(answers: Sequence[Answer]) -> dict[str, list[int]]:
     """All answers, those of each task and those of each length: words for them → their places.
 
-    A single task or length is not named again beside "" for all of them.
+    A single task or length is not repeated: "" already stands for all of them.
     """
     places: dict[str, list[int]] = {"": list(range(len(answers)))}
     for task in dict.fromkeys(answer.task for answer in answers):

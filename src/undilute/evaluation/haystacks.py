@@ -137,8 +137,8 @@ def haystacks(
     for length in lengths:
         if count("needle length", length) < least:
             raise InvalidValue(
-                f"needle length = {length:,}: must be at least {least:,} tokens for half of the haystack to be text; "
-                "or give haystacks = 0, for no needles."
+                f"needle length = {length:,}: must be at least {least:,} tokens, so that half of the haystack is "
+                "text; or give haystacks = 0 for no needles."
             )
     words, hay = Words(tokenizer), Hay(tokenizer, text)
     wanted = [(length, task, place) for length in lengths for task in tasks.known(only) for place in range(each)]

@@ -337,7 +337,7 @@ def spread(watched: Capture) -> Spread:
     if not layers:
         raise InvalidValue(
             "no attention call was seen: the model's attention does not go through transformers' AttentionInterface, "
-            "and cannot be read from outside."
+            "so it cannot be read from outside."
         )
     if ahead := next((layer.name for layer in layers if layer.looks_ahead), None):
         raise InvalidValue(

@@ -98,8 +98,8 @@ class DilutionMonitor(AbstractContextManager["DilutionMonitor"]):
         layers = measured.layers
         if not layers:
             raise InvalidValue(
-                f"no attention of {type(self.model).__name__} ran inside the monitor's block: the call of that model "
-                "must be in it."
+                f"no attention of {type(self.model).__name__} ran inside the monitor's block: call that model "
+                "inside it."
             )
         self.latest = summary(layers, per_layer=self.per_layer)
 

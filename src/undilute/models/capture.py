@@ -115,7 +115,7 @@ class Capture(AbstractContextManager["Capture"]):
 
     def __enter__(self) -> Capture:
         if self._watching is not None:
-            raise InvalidValue("this capture is running already: must be left before it is entered again.")
+            raise InvalidValue("this capture is already running: leave it before you enter it again.")
         watching = watch(self.model, self._measure)
         watching.__enter__()
         self._watching = watching
@@ -180,8 +180,8 @@ class Capture(AbstractContextManager["Capture"]):
         given = call.input
         if given is None or call.is_cross or given.shape[1] < call.keys:
             raise InvalidValue(
-                f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
-                "does, or the text that a decoder looks at); use x = 'values', or run the model without a cache."
+                f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (some are "
+                "in a cache, or in the text that a decoder looks at); use x = 'values', or run without a cache."
             )
         return given[batch][None]
 

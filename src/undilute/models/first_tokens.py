@@ -40,9 +40,9 @@ def tokens(
 
 def _tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:
     if tokenizer is None:
-        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+        raise InvalidValue("tokenizer = None: it is needed to read text; give one, or token ids.")
     if not text.strip():
-        raise InvalidValue("the text is empty: must be text to read.")
+        raise InvalidValue("the text is empty: give some text to read.")
     ids = _encode(tokenizer, text[: wanted * CHARACTERS])
     if len(ids) < wanted and len(text) > wanted * CHARACTERS:
         ids = _encode(tokenizer, text)

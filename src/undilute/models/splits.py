@@ -33,7 +33,7 @@ def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor) -> 
     if not isinstance(text, str):
         raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
     if tokenizer is None:
-        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+        raise InvalidValue("tokenizer = None: it is needed to read text; give one, or token ids.")
     return torch.tensor(encoded(tokenizer, text), dtype=torch.int64)
 
 

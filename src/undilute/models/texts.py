@@ -36,7 +36,7 @@ def read(paths: Sequence[Path]) -> str:
     """The text of these files, one after another; the shipped one if there are none."""
     text = "\n\n".join(files.read_text(path, HINT) for path in paths) if paths else shipped()
     if not text.strip():
-        raise InvalidValue(f"{', '.join(map(str, paths))}: there is no text in it; give a file with text to read.")
+        raise InvalidValue(f"{', '.join(map(str, paths))}: no text in it; give a file with text to read.")
     return text
 
 

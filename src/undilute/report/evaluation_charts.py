@@ -98,12 +98,12 @@ def _loss_change(after: Measurement, changes: Sequence[Change]) -> Chart:
     ]
     return Chart(
         "loss-difference",
-        "Next-token loss after treatment less that before, of the same tokens",
+        "Change in next-token loss on the same tokens, after minus before",
         "tokens before, up to",
         "difference in loss, nats",
         series,
         x_log=2,
-        note="Shaded: 95 % intervals of the paired difference. Where they hold 0, there is no clear difference.",
+        note="Shaded: 95 % intervals of the paired difference. Where they include 0, no difference is clear.",
     )
 
 
@@ -264,5 +264,5 @@ def _costs(measurements: Sequence[Measurement]) -> HeatMap:
         f"ratio to {measurements[0].label}",
         better="lower",
         centre=measurements[0].label,
-        note="Measured in turns in one run, the best of several; other work on the machine moves it.",
+        note="Measured in turns in one run, the best of several; other work on the machine affects it.",
     )

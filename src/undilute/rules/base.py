@@ -299,12 +299,12 @@ class Rule(Parametrised):
 
     def rows(self, rows: slice, length: int) -> Self:
         """Deprecated: ``for_rows``."""
-        warnings.warn("Rule.rows is now Rule.for_rows.", DeprecationWarning, stacklevel=2)
+        warnings.warn("Rule.rows is now called Rule.for_rows.", DeprecationWarning, stacklevel=2)
         return self.for_rows(rows, length)
 
     def heads(self, heads: slice | list[int], total: int) -> Self:
         """Deprecated: ``for_heads``."""
-        warnings.warn("Rule.heads is now Rule.for_heads.", DeprecationWarning, stacklevel=2)
+        warnings.warn("Rule.heads is now called Rule.for_heads.", DeprecationWarning, stacklevel=2)
         return self.for_heads(heads, total)
 
     def at_length(self, n: Tensor) -> Self:

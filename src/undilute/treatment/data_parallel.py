@@ -24,9 +24,8 @@ def check_not_wrapped(model: nn.Module) -> None:
         gc.collect()  # what nobody uses any more may still be there
     for name in _around(model):
         raise InvalidValue(
-            f"the model is in a {name} already, which shares only the parameters that it found when it was made, so "
-            "what the rules learn would drift apart between the processes: apply the rules first, and wrap the model "
-            "then."
+            f"the model is already in a {name}, which shares only the parameters that it found when it was made, so "
+            "what the rules learn would drift apart between the processes: apply the rules first, then wrap the model."
         )
 
 

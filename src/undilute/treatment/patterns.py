@@ -144,5 +144,5 @@ def _pair(head: Any, layers: Sequence[Layer]) -> Head:
             "diagnosis."
         ) from None
     if not (0 <= layer < len(layers) and 0 <= number < layers[layer].heads):
-        raise InvalidValue(f"there is no head {number} in a layer {layer}: {described(layers)}.")
+        raise InvalidValue(f"no head {number} in layer {layer}: {described(layers)}.")
     return layer, number

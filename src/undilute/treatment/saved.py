@@ -1,4 +1,4 @@
-"""What becomes of a treated model that is saved?  Its rules are kept beside its weights.
+"""What happens to a treated model that is saved?  Its rules are kept next to its weights.
 
 ``save_pretrained``, and so ``push_to_hub`` and the Trainer's checkpoints, writes the plan that the model follows into
 the same folder and a note into its configuration. ``from_pretrained`` gives a model without rules, since weights are
