@@ -1,7 +1,7 @@
-"""How is a file written and read so that nothing is ever half there, replaced by mistake, or waited for forever?
+"""How are files written and read so that none is half-written, replaced by mistake, or waited for forever?
 
-A file is written next to its place and renamed into it, so that it is either complete or as it was. Several files are
-written all or none. Links are followed; a device or a pipe is written to, and never replaced by a file.
+A file is written next to its place and renamed into it, so it is either complete or unchanged. Several files are
+written together: all or none. Links are followed. A device or a pipe is written to, never replaced by a file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What would hold a head's top weight at the length you care about?  Computed from the head's own rows.
 
-A factor β on the logits moves the logit of the top weight by Δ(β), read off the sampled rows at β = 2 and 4 (powers of
-the weights give it exactly) and taken as straight lines between. Going from the measured length L to the target T costs
-what the fitted law falls by; the β with Δ(β) equal to that holds the weight. For equal competitors this is exact:
-Δ(β) = (β − 1)·gap. The advised rule is Llama 4's scale, 1 up to L and then growing with ln n to β at T: short contexts
-stay as they are, where a line s·ln n + b through both points would flatten or even invert them.
+A factor β on the logits moves the logit of the top weight by Δ(β). It is measured on the sampled rows at β = 2 and 4
+(powers of the weights give it exactly), with straight lines between. From the measured length L to the target T the
+fitted law falls by some amount; the β whose Δ(β) equals it holds the weight. For equal competitors this is exact:
+Δ(β) = (β − 1)·gap. The advised rule is Llama 4's scale, 1 up to L and then growing with ln n to β at T. It leaves short
+contexts unchanged; a line s·ln n + b through both points would flatten or even invert them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ What to read and what to ask is prepared once, so that every treatment of the mo
         after = measure(model, material, "adaptive")
     changes(before, after)
 
-``undilute.evaluate`` does that, with the second half of a text, and says what came out.
+``undilute.evaluate`` does that with the second half of a text, and reports the results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tokens of a text does a model read?  The first so many that it knows; too short a text is an error."""
+"""Which tokens of a text does a model read?  The first ones, up to a length; too short a text is an error."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Does a model compute its attention in its own code, where no ``attn_implementation`` reaches it?
 
-BLOOM, MPT, GPT-J and about ninety others do. Under a name of ours they would lose their causal mask without a word,
-ignore the rule, or fail with a KeyError, so they are refused as "sdpa" is refused by models without it: when a model
-is built, and when it is given the name. transformers asks at both places, but lets a name that it has registered pass,
-hence the two methods of ``PreTrainedModel`` that :func:`stand_guard` wraps; a third one sees the built model.
+BLOOM, MPT, GPT-J and about ninety others do. Under a name of ours they would silently lose their causal mask, ignore
+the rule, or fail with a KeyError. So they are refused, as "sdpa" is by models that lack it: when a model is built, and
+when it is given the name. transformers asks at both places, but lets a name that it has registered pass, hence the two
+methods of ``PreTrainedModel`` that :func:`stand_guard` wraps; a third one sees the built model.
 
     before it is built   its file must call AttentionInterface, and not choose its attention by name
     once it is built     no part may attend in its own code, and one of those that have the name must attend at all

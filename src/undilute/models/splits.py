@@ -1,4 +1,4 @@
-"""Which part of a text may be learned from, and which only judged by?  The first half, and the second."""
+"""Which part of a text may be fitted to, and which is only for judging?  The first half, and the second."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which pictures show what a treatment does to a model?  Curves for one, heat maps for many.
 
 Loss by position, recall by length, task and depth, entropy and cost, each with its interval; the first measurement is
-that of the model as it is. With its findings and tables, an evaluation is shown on the same page as all other results.
+that of the untreated model. An evaluation, with its findings and tables, uses the same page as all other results.
 """
 
 from __future__ import annotations

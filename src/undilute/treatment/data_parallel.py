@@ -1,9 +1,9 @@
 """Would what is learned stay the same in all processes?
 
-Data-parallel training (DistributedDataParallel, FSDP) shares the parameters that a model has when it is wrapped. What
-is put into it later, each process trains for itself, and the processes drift apart without a word. FSDP can be seen on
-the modules that it shards; DistributedDataParallel leaves no trace on the model inside it, so it is looked for among
-all objects of the process.
+Data-parallel training (DistributedDataParallel, FSDP) shares the parameters that a model has when it is wrapped. Each
+process trains later additions for itself, and the processes silently drift apart. FSDP can be seen on the modules that
+it shards; DistributedDataParallel leaves no trace on the model inside it, so we look for it among all objects of the
+process.
 """
 
 from __future__ import annotations

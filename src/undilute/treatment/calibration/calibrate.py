@@ -67,10 +67,10 @@ def calibrate(
     ----------
     model, tokenizer : of Hugging Face; the tokenizer may be None if ``text`` holds token ids
     text : the text, or token ids (tokens,)
-    rule : "ssmax" and "logn" get a scale per head that holds its median row at the sharpness it has at ``reference``
-        tokens; "adaptive" gets a monotone curve β(H) per head, defined for every entropy, that holds its rows at the
-        widest they are up to ``reference``; any other rule has nothing to fit, and needs ``select``. Layers whose
-        sliding window is shorter than twice the reference hold by themselves and are left alone
+    rule : "ssmax" and "logn" get a scale per head that keeps its median row as sharp as it is at ``reference`` tokens;
+        "adaptive" gets a monotone curve β(H) per head, defined for every entropy, that keeps its rows from growing
+        wider than they are up to ``reference``; any other rule has nothing to fit, and needs ``select``. Layers whose
+        sliding window is shorter than twice the reference do not dilute and are left alone
     heads : a pattern, or patterns, pairs (layer, head) or heads of a diagnosis (``d.heads.diluting``); all by default
     length : tokens per window; by default 2,048, or as many as the model reads
     reference : the length at which the head is as sharp as it should be; by default an eighth of ``length``
@@ -123,7 +123,7 @@ def calibrate(
 
 
 def _check(model: PreTrainedModel, rule: str, hold: Hold, select: bool) -> None:
-    """Say what can be said before the model is run."""
+    """Refuse what can be refused before the model is run."""
     check_supported(model)
     registry.preset(rule)
     if hold not in get_args(Hold):
