@@ -144,7 +144,7 @@ def test_what_fits_a_treatment_is_called_when_its_turn_comes_and_judged_by_the_o
     assert found.changes["fitted"][0].after == again.changes["ssmax, calibrated at 128 tokens"][0].after
     assert not any("another text" in each for each in (*found.findings, *again.findings))
     elsewhere = ud.evaluate(model, None, ids.flip(0), plan, **options)
-    assert elsewhere.findings[2].startswith("The plan was fitted to another text: ")
+    assert elsewhere.findings[2].startswith("The plan was fitted to another text. ")
     shares = [share for share, _ in seen]
     assert shares == sorted(shares)
     assert 0.0 < shares[0] < shares[-1] == 1.0
