@@ -150,9 +150,9 @@ def test_two_outputs_with_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     for other in (tmp_path / "link", tmp_path / "folder" / ".." / "file"):
         for attempt in (files.check_writable, lambda *paths: files.write_all(dict.fromkeys(paths, "x"))):
-            with pytest.raises(ud.InvalidValue, match="two outputs have one name"):
+            with pytest.raises(ud.InvalidValue, match="two outputs are the same file"):
                 attempt(tmp_path / "file", other)
-    with pytest.raises(ud.InvalidValue, match="is to be a file, not a folder"):
+    with pytest.raises(ud.InvalidValue, match="must be a file, not a folder"):
         files.check_writable(tmp_path / "file" / "below", tmp_path / "file")
     assert names(tmp_path) == {"link"}
 
@@ -160,7 +160,7 @@ def test_two_outputs_with_one_name_are_refused(tmp_path: Path) -> None:
 def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     book = files.write(tmp_path / "book.txt", "text")
     (tmp_path / "link").symlink_to(book)
-    with pytest.raises(ud.InvalidValue, match=r"cannot write .*link.*: it is read here"):
+    with pytest.raises(ud.InvalidValue, match=r"cannot write .*link.*: this command reads it"):
         files.check_writable(tmp_path / "link", read=[book])
     files.check_writable(tmp_path / "other", read=[book, tmp_path / "missing", Path("a\0b")])
 

@@ -1,7 +1,7 @@
-"""How is a file written and read so that nothing is ever half there, replaced by mistake, or waited for forever?
+"""How are files written and read so that none is half-written, replaced by mistake, or waited for forever?
 
-A file is written next to its place and renamed into it, so that it is either complete or as it was. Several files are
-written all or none. Links are followed; a device or a pipe is written to, and never replaced by a file.
+A file is written next to its place and renamed into it, so it is either complete or unchanged. Several files are
+written together: all or none. Links are followed. A device or a pipe is written to, never replaced by a file.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_writable(*paths: Path, read: Iterable[Path] = ()) -> None:
             raise InvalidValue(f"cannot write {str(path)!r}: {reason}; choose a file in a folder you may write to.")
         if target in given:
             raise InvalidValue(
-                f"two outputs have one name, {str(given[target])!r} and {str(path)!r}: give each a file of its own."
+                f"two outputs are the same file, {str(given[target])!r} and {str(path)!r}: give each its own."
             )
         given[target] = path
     for path in read:
@@ -84,11 +84,11 @@ def check_writable(*paths: Path, read: Iterable[Path] = ()) -> None:
         with suppress(OSError, ValueError):  # reading it will say what is wrong with it
             both = given.get(_target(path))
         if both is not None and both.is_file():
-            raise InvalidValue(f"cannot write {str(both)!r}: it is read here; choose another file.")
+            raise InvalidValue(f"cannot write {str(both)!r}: this command reads it; choose another file.")
     for target, path in given.items():
         if inside := [given[parent] for parent in target.parents if parent in given]:
             raise InvalidValue(
-                f"cannot write {str(path)!r}: {str(inside[0])!r} is to be a file, not a folder; choose other names."
+                f"cannot write {str(path)!r}: {str(inside[0])!r} must be a file, not a folder; choose other names."
             )
 
 

@@ -1,9 +1,9 @@
-"""What does Ctrl-C do to the command?  Whenever it comes: one line, with what was kept, and exit code 130.
+"""What does Ctrl-C do to the command?  At any time: one line that says what was kept, and exit code 130.
 
-While Python imports torch or leaves there is nothing to tidy up, and an exception inside an import comes out as pages
-of traceback: there Ctrl-C ends the process at once. While a command runs it is a KeyboardInterrupt, so that temporary
-files and worker processes go with it; a second one ends the process at once. This file imports nothing heavy: it is the
-first that ``import undilute`` runs, and changes nothing unless the process is the ``undilute`` command.
+While Python imports torch or exits, nothing needs tidying up, and an exception inside an import would print pages of
+traceback: there Ctrl-C ends the process at once. While a command runs it is a KeyboardInterrupt, so that temporary
+files and worker processes are cleaned up; a second one ends the process at once. This file imports nothing heavy: it is
+the first that ``import undilute`` runs, and it changes nothing unless the process is the ``undilute`` command.
 """
 
 from __future__ import annotations

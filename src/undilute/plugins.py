@@ -1,4 +1,4 @@
-"""What do installed packages bring?  Entry points, found when they are asked for, and named when they are broken."""
+"""What do installed packages add?  Entry points, found when they are needed, and named when they are broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does long work say how far it is?  By calling a function with the share that is done and what is under way."""
+"""How does long work report progress?  By calling a function with the share that is done and what is being done."""
 
 from __future__ import annotations
 

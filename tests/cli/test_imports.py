@@ -98,7 +98,7 @@ def test_every_command_that_takes_a_rule_has_it(here: Here) -> None:
     for command in ("diagnose", "treat", "compare", "rules", "bench", "plot rules", "reproduce max-retrieval"):
         said = here(*command.split(), "--help").stdout
         assert "--import" in said, command
-        assert "The code is run" in " ".join(said.split()), command
+        assert "Their code is run" in " ".join(said.split()), command
     assert "--import" not in here("reproduce", "temperature", "--help").stdout  # takes no rule
 
 
@@ -213,7 +213,7 @@ def test_workers_know_the_rule_too(elsewhere: Path) -> None:
         ("raise ValueError('one\\ntwo')\n", "line 1: ValueError: one two."),
         ("import undilute as ud\nud.rules.register('ssmax')(lambda: 3)\n", "line 2: rule name 'ssmax' is taken: "),
         ("import undilute as ud\nud.rules.get('nope')\n", "line 2: unknown rule 'nope'"),
-        ("import undilute\n", " registers nothing: must hold a rule with @undilute.rules.register"),
+        ("import undilute\n", " registers nothing: it must define a rule with @undilute.rules.register"),
         ("", " registers nothing"),
     ],
 )

@@ -206,7 +206,7 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
     [
         (["treat", "--rule", "ssmacks"], "unknown rule 'ssmacks': did you mean 'ssmax'"),
         (["treat", "--plan", "missing.json"], "cannot read the plan 'missing.json'"),
-        (["treat", "--plan", "plan.json", "--calibrate"], "--plan = 'plan.json' says which heads"),
+        (["treat", "--plan", "plan.json", "--calibrate"], "--plan = 'plan.json' already says which heads"),
         (["treat", "--text", "missing.txt"], "cannot read 'missing.txt'"),
         (["treat", "--output", "/etc/passwd/treat"], "is a file"),
         (["treat", "--save-plan", "."], "it is a folder"),
@@ -215,7 +215,7 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
         (["treat", "--model", "{checkpoint}", "--text", "{short}", *FAST], "the text has"),
         (["treat", "--model", "{checkpoint}", "--heads", "layers.7.*", *FAST], "no head matches 'layers.7.*'"),
         (["treat", "--model", "{checkpoint}", "--seed", "-1", *FAST], "seed = -1"),
-        (["treat", "--model", "{checkpoint}", "--rule", "top-k", "--calibrate", *FAST], "no parameter that is fitted"),
+        (["treat", "--model", "{checkpoint}", "--rule", "top-k", "--calibrate", *FAST], "no parameter to fit"),
         (["treat", "--model", "{checkpoint}", "--rule", "ssmax", "--calibrate", "--hold", "x", *FAST], "hold = 'x'"),
         (["treat", "--model", "{checkpoint}", "--plan", "{foreign}", *FAST], "the plan is for another model"),
         (["treat", "--model", "{encoder}", *FAST, "--length", "64"], "causal language model"),

@@ -221,7 +221,7 @@ def test_fewer_measures_on_request() -> None:
         ({"length": 512}, "reads at most 256 tokens"),
         ({"length": 250}, "has 200 tokens"),
         ({"length": 10}, "at least 64"),
-        ({"target": 100}, "must not be below the 200 tokens"),
+        ({"target": 100}, "must be at least the 200 tokens"),
         ({"target": 0}, "target = 0"),
         ({"rows": 0}, "rows = 0"),
         ({"rows": 8}, "rows = 8: must be at least 16"),

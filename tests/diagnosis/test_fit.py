@@ -124,7 +124,7 @@ def test_advice_is_computed_not_canned() -> None:
         meant = rules.get(advice.rule, **advice.parameters)
         assert rules.to_data(rules.get(advice.expression)) == rules.to_data(meant)
         assert rules.text(meant) == advice.expression
-        assert advice.text.startswith(f"{advice.expression} (logits as they are up to")
+        assert advice.text.startswith(f"{advice.expression} (logits unchanged up to")
         assert advice.summary.startswith(f"{advice.expression} would hold")
         assert meant.scale.bound(base.target) == pytest.approx(advice.scale)
     assert "feeds its sink" in advise(replace(base, sink_share=0.3)).text

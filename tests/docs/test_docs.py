@@ -95,8 +95,8 @@ def test_committed_treatments_are_whole() -> None:
 
 def test_the_readme_counts_the_verdicts() -> None:
     counted = Counter(each.verdict for each in audit.statements() if each.id[0] != "U")
-    sentence = f"of {counted.total()} examined, {counted[Verdict.FALSE]} do not hold as printed and "
-    assert f"{sentence}{counted[Verdict.CONDITIONAL]} only under a condition" in README.replace("\n", " ")
+    sentence = f"Of {counted.total()} examined, {counted[Verdict.FALSE]} do not hold as printed, and "
+    assert f"{sentence}{counted[Verdict.CONDITIONAL]} hold only under a condition" in README.replace("\n", " ")
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_what_fits_a_treatment_is_called_when_its_turn_comes_and_judged_by_the_o
     assert found.changes["fitted"][0].after == again.changes["ssmax, calibrated at 128 tokens"][0].after
     assert not any("another text" in each for each in (*found.findings, *again.findings))
     elsewhere = ud.evaluate(model, None, ids.flip(0), plan, **options)
-    assert elsewhere.findings[2].startswith("The plan was fitted to another text: ")
+    assert elsewhere.findings[2].startswith("The plan was fitted to another text. ")
     shares = [share for share, _ in seen]
     assert shares == sorted(shares)
     assert 0.0 < shares[0] < shares[-1] == 1.0
@@ -169,11 +169,11 @@ def test_names_of_treatments() -> None:
     [
         ({}, "treatments is empty"),
         ("ssmax", "treatments = 'ssmax': must be a list of treatments"),
-        ({"softmax": "ssmax"}, "'softmax' is what the untreated model is called"),
+        ({"softmax": "ssmax"}, "'softmax' is the name of the untreated model"),
         ({"a": {"layers.9.*": "ssmax"}}, r"a: no head matches 'layers\.9\.\*'"),
         ({"a": 3.5}, "a: treatment = 3.5: must be a rule"),
         ({"a": ud.rules.TopK}, "a: treatment = .*must be a rule"),
-        ({"a": partial(ud.calibrate, rule="top-k")}, "a: rule = 'top-k' has no parameter that is fitted"),
+        ({"a": partial(ud.calibrate, rule="top-k")}, "a: rule = 'top-k' has no parameter to fit"),
     ],
 )
 def test_what_cannot_be_compared_is_said_and_the_model_left_alone(given: Any, message: str) -> None:

@@ -91,7 +91,7 @@ def test_attention(entropy: float, seed: int, words: str) -> None:
 def test_cost() -> None:
     before, after = evaluation(cost=Cost(2040, 4.0, 0.05, 200.0)), evaluation("x", cost=Cost(2040, 6.0, 0.051, 100.0))
     assert (
-        "Time for reading 2,040 tokens: 1.50 times as much (6 s instead of 4 s); for one more token: about the same "
+        "Time to read 2,040 tokens: 1.50 times as much (6 s instead of 4 s); for one more token: about the same "
         "(0.051 s instead of 0.05 s); memory for reading: 0.50 times as much (100 MB instead of 200 MB)."
     ) in said(before, after)
     without = evaluation("x", cost=Cost(2040, 6.0, 0.051, None))
@@ -102,7 +102,7 @@ def test_cost() -> None:
 def test_how_much_was_measured() -> None:
     last = said(evaluation(), evaluation("x"))[-1]
     assert last.startswith("Measured on 3 windows of 512 tokens and 192 questions about 48 haystacks. The 20 lines")
-    assert last.endswith("would be called better or worse without any difference.")  # every line has blocks enough
+    assert last.endswith("would be called better or worse without any real difference.")  # every line has blocks enough
 
 
 def test_lines_that_cannot_be_clear_are_counted() -> None:
@@ -110,7 +110,7 @@ def test_lines_that_cannot_be_clear_are_counted() -> None:
     after = evaluation("x", loss=5.0, windows=2)
     last = said(evaluation(windows=2), after)[-1]
     assert last.endswith(
-        " 2 of them rest on fewer than 6 blocks of text or haystacks, too few for any difference to be clear."
+        " 2 of them rest on fewer than 6 blocks of text or haystacks, too few to show a clear difference."
     )
     unclear = [
         line for line in changes(evaluation(windows=2), after) if "loss" in line.what and line.verdict != "worse"

@@ -67,9 +67,9 @@ def test_a_measure_of_the_users_own_file_appears_everywhere(mine: Path, tmp_path
 def test_ones_own_may_be_defined_again_but_nobody_elses(mine: Path) -> None:
     imported(mine)
     imported(mine)  # a notebook runs its cells again
-    with pytest.raises(InvalidValue, match="a measure 'runner_up' is there already, in my_measures: give yours"):
+    with pytest.raises(InvalidValue, match="a measure 'runner_up' already exists, in my_measures: give yours"):
         ud.measures.measure("runner_up", label="", formula="")(lambda rows: rows.n)
-    with pytest.raises(InvalidValue, match="'entropy_without_sink' is there already, in undilute"):
+    with pytest.raises(InvalidValue, match="'entropy_without_sink' already exists, in undilute"):
         ud.measures.measure("entropy_without_sink", label="", formula="")(lambda rows: rows.n)
 
 
@@ -97,7 +97,7 @@ def test_loading_the_measures_leaves_the_public_functions_alone() -> None:
 
 
 def test_the_old_ending_is_understood_and_named() -> None:
-    with pytest.warns(DeprecationWarning, match="'n_eff_beside_sink' is called 'n_eff_without_sink' now"):
+    with pytest.warns(DeprecationWarning, match="'n_eff_beside_sink' is now called 'n_eff_without_sink'"):
         found = registry.chosen(["n_eff_beside_sink", "entropy"])
     assert {each.name for each in found} == {"n_eff_without_sink", "entropy"}
 

@@ -107,7 +107,7 @@ def test_vision_layers_that_attend_to_each_image_alone_are_one_layer() -> None:
 
 
 def test_arguments_without_a_name_or_a_meaning_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="Identity gives its attention function 5 arguments by their place"):
+    with pytest.raises(InvalidValue, match="Identity gives its attention function 5 positional arguments"):
         arguments(torch.nn.Identity(), "sdpa", [1, 2, 3, 4, 0.125], {})
     with pytest.raises(InvalidValue, match="Identity chooses its keys by block_indices"):
         arguments(torch.nn.Identity(), "sdpa", [1, 2, 3, 4], {"block_indices": torch.zeros(1)})

@@ -176,7 +176,7 @@ def test_a_name_inside_an_existing_folder_is_a_path(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", ["no-such-org/no-such-model", "no-such-model"])
 def test_a_hub_id_that_cannot_be_had(name: str) -> None:
     message = refusal(name)
-    assert message.startswith(f"{name!r} is no known model (smollm2, minilm), no file or folder here")
+    assert message.startswith(f"{name!r} is not a known model (smollm2, minilm), not a file or folder here")
     assert "check the spelling, log in" in message
 
 

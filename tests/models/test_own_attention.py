@@ -96,7 +96,7 @@ def test_a_model_with_attention_of_its_own_is_refused_before_anything_runs(kind:
 def test_a_saved_model_is_refused_too(kind: str, tmp_path: Path) -> None:
     model = built(kind)
     model.save_pretrained(tmp_path)
-    with pytest.raises(InvalidValue, match=f"{type(model).__name__} computes its attention in code of its own"):
+    with pytest.raises(InvalidValue, match=f"{type(model).__name__} computes its attention in its own code"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=NAME)
 
 
@@ -109,7 +109,7 @@ def test_what_was_refused_is_as_it_was(kind: str) -> None:
         lambda: ud.apply(model, "ssmax"),
         lambda: ud.capture(model).__enter__(),
     ):
-        with pytest.raises(InvalidValue, match="in code of its own"):
+        with pytest.raises(InvalidValue, match="in its own code"):
             refused()
     assert model.config._attn_implementation == before
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_what_was_refused_is_as_it_was(kind: str) -> None:
 def test_no_mask_is_made_for_a_model_that_came_by_the_name_otherwise(kind: str) -> None:
     model = built(kind)
     model.config._attn_implementation_internal = NAME
-    with pytest.raises(InvalidValue, match="in code of its own"), torch.no_grad():
+    with pytest.raises(InvalidValue, match="in its own code"), torch.no_grad():
         model(tokens(2, 12), attention_mask=torch.tensor([[1] * 12, [1] * 9 + [0] * 3]))
 
 
@@ -224,7 +224,7 @@ def test_a_class_of_ones_own_attends_as_its_parent() -> None:
 
     model = mine("ArceeForCausalLM")(_named(transformers.ArceeConfig(**SIZES)))
     assert model.config._attn_implementation == NAME
-    with pytest.raises(InvalidValue, match="Mine computes its attention in code of its own"):
+    with pytest.raises(InvalidValue, match="Mine computes its attention in its own code"):
         mine("BloomForCausalLM")(_named(CONFIGURATIONS["bloom"]()[1]))
 
 

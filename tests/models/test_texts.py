@@ -42,7 +42,7 @@ def test_files_are_read_one_after_another(tmp_path: Path) -> None:
     assert read([one, one]) == "first\n\nfirst"
     for path, message in (
         (other, "is not text in UTF-8"),
-        (empty, "there is no text in it"),
+        (empty, "no text in it"),
         (tmp_path / "none", "cannot"),
     ):
         with pytest.raises(InvalidValue, match=message):

@@ -110,7 +110,7 @@ def test_a_model_is_watched_by_one_thread_at_a_time(use: Callable[[Any], object]
     model = random_model("llama")
     twin = copy.deepcopy(model)
     with capture(model), ThreadPoolExecutor(1) as pool:
-        with pytest.raises(InvalidValue, match="another thread is watching this LlamaForCausalLM: one at a time can"):
+        with pytest.raises(InvalidValue, match="another thread is watching this LlamaForCausalLM: only one can"):
             pool.submit(use, model).result()
         pool.submit(ud.Plan.of, twin).result()
     assert model.config._attn_implementation == "sdpa"

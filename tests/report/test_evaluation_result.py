@@ -165,7 +165,7 @@ def test_each_rule_has_a_sentence_with_its_figures() -> None:
     result = compare(BETTER, WORSE)
     (sentence,) = [finding for finding in result.findings if finding.startswith("ssmax:")]
     assert re.search(r"next-token loss \d\.\d{3} → \d\.\d{3} nats, difference −0\.\d+, 95 % interval", sentence)
-    assert "1.00 times the time for reading 512 tokens" in sentence
+    assert "1.00 times the time to read 512 tokens" in sentence
     assert (
         f"{len(BEFORE.answers)} questions about {len(TASKS) * len(LENGTHS) * HAYSTACKS} haystacks"
         in (result.findings[-1])

@@ -76,7 +76,10 @@ def test_learned_rules_become_constants_with_what_they_learned() -> None:
 
 
 def test_what_reads_the_layers_input_is_refused() -> None:
-    with pytest.raises(ud.InvalidValue, match="LearnablePowLogLength cannot be written as data: embed_dim, num_heads"):
+    with pytest.raises(
+        ud.InvalidValue,
+        match="LearnablePowLogLength cannot be written as data: it does not show its embed_dim, num_heads",
+    ):
         to_data(rules.learnable("as-entmax", 8, 2))
     with pytest.raises(ud.InvalidValue, match="rule = 'ssmax': must be a Rule"):
         to_data("ssmax")  # type: ignore[arg-type]
@@ -125,7 +128,7 @@ def test_a_class_that_behaves_otherwise_is_not_written_as_its_parent() -> None:
         def at_length(self, n: Tensor) -> Tensor:
             return super().at_length(n) ** 2 * self.more
 
-    with pytest.raises(ud.InvalidValue, match="Squared cannot be written as data: extra cannot be read off it"):
+    with pytest.raises(ud.InvalidValue, match="Squared cannot be written as data: it does not show its extra"):
         to_data(Rule(Squared(2.0)))
 
 

@@ -16,7 +16,7 @@ import undilute as ud
 from tests.models.attending import random_model
 from undilute.errors import InvalidValue
 
-REFUSAL = r"the model is in a {} already, .* drift apart .*: apply the rules first, and wrap the model then\.$"
+REFUSAL = r"the model is already in a {}, .* drift apart .*: apply the rules first, then wrap the model\.$"
 
 
 @pytest.fixture(autouse=True)

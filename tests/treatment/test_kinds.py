@@ -66,7 +66,7 @@ def test_a_kind_of_ones_own_applies_and_undoes(kind: ModuleType) -> None:
     assert not torch.allclose(half, before)
     assert torch.equal(model(IDS).logits, before)
     assert isinstance(kind.Gain(1.0), Treatment)
-    with pytest.raises(InvalidValue, match=r"learn = \('s',\): only rules learn in this way, not gain 2\.0"):
+    with pytest.raises(InvalidValue, match=r"learn = \('s',\): only rules have parameters to learn, not gain 2\.0"):
         ud.apply(model, "gain=2.0", learn=("s",))
     with pytest.raises(UnknownName, match=r"unknown rule 'gian=2\.0'"):
         ud.apply(model, "gian=2.0")

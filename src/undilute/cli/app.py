@@ -1,9 +1,9 @@
-"""The ``undilute`` command: the library's own commands, and those that installed packages bring.
+"""The ``undilute`` command: the library's own commands, and those that installed packages add.
 
-A command's file is imported when the command is asked for. A package adds a command by an entry point of the group
+A command's file is imported only when the command is run. A package adds a command with an entry point in the group
 ``undilute.commands``: a function, or a ``typer.Typer``. ``undilute_papers``, in the same distribution, adds ``audit``,
-``reproduce``, ``plot`` and ``bench`` in this way. A command that cannot be loaded says so when it is run; the others
-work without it.
+``reproduce``, ``plot`` and ``bench`` this way. A command that cannot be loaded says so when it is run; the others
+still work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWN = {
 
 
 class Commands(TyperGroup):
-    """The commands by name, each of them made when it is asked for; a name belongs to the first who has it."""
+    """The commands by name, each made only when it is asked for. The first to claim a name keeps it."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -86,7 +86,7 @@ def _command(name: str, function: Callable[..., Any] | typer.Typer, **settings: 
 
 
 def _refusal(name: str, error: InvalidValue) -> Any:
-    """A command that says why it is none, whatever it is given."""
+    """A command that says why it cannot run, whatever its arguments."""
 
     def refuse() -> None:
         raise error

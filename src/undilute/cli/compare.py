@@ -32,13 +32,13 @@ def compare(
     more: More = None,
     model: Model = "smollm2",
     which: Annotated[
-        str, typer.Option("--rules", help="Rules, or files of plans, separated by commas; softmax is always there.")
+        str, typer.Option("--rules", help="Rules or plan files, separated by commas; softmax is always included.")
     ] = "softmax,adaptive,ssmax,top-k,entmax15",
     text: Texts = None,
     length: Length = None,
     heads: Heads = "all",
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Add the fitted form of every rule that has one.")
+        bool, typer.Option("--calibrate", help="Also try the fitted form of every rule that has one.")
     ] = False,
     hold: Hold = "top",
     windows: Windows = None,
@@ -49,7 +49,7 @@ def compare(
     cache: Cache = True,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Several rules on one model, with the same text and questions: one table, and one page of heat maps."""
+    """Compare several rules on one model, with the same text and questions: one table and one page of heat maps."""
     from undilute.evaluation import compare as judged
     from undilute.evaluation.evaluate import labelled
 

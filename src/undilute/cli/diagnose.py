@@ -23,22 +23,22 @@ def diagnose_model(
     model: Annotated[
         str, typer.Option(help="smollm2, minilm, a hub id such as gpt2, a folder, or a .gguf file.")
     ] = "smollm2",
-    text: Annotated[list[Path] | None, typer.Option(help="Text to read; by default what CPython ships.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens to read; 2,048 or what there is by default.")] = None,
-    target: Annotated[int, typer.Option(help="The length to forecast.")] = 131_072,
-    rows: Annotated[int, typer.Option(help="Sampled rows of each head.")] = 64,
+    text: Annotated[list[Path] | None, typer.Option(help="Text to read; by default the text CPython ships.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens to read; by default 2,048, or fewer if need be.")] = None,
+    target: Annotated[int, typer.Option(help="Length to forecast.")] = 131_072,
+    rows: Annotated[int, typer.Option(help="Rows to sample from each head.")] = 64,
     x: Annotated[str, typer.Option(help="What d̃ and N_s/N look at: the layer's values, or its input.")] = "values",
     top: Annotated[int, typer.Option(help="The N of top-N mass, d̃ and N_s/N.")] = 5,
-    sinks: Annotated[int, typer.Option(help="How many of the first tokens count as sink.")] = 1,
+    sinks: Annotated[int, typer.Option(help="How many of the first tokens count as the sink.")] = 1,
     recent: Annotated[int, typer.Option(help="How many of the last keys count as recent.")] = 64,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap intervals.")] = 0,
-    html: Annotated[Path | None, typer.Option(help="Write a page to explore, self-contained.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained, interactive page.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
-    as_csv: Annotated[Path | None, typer.Option("--csv", help="Write one line per head as CSV.")] = None,
+    as_csv: Annotated[Path | None, typer.Option("--csv", help="Write one row per head as CSV.")] = None,
     cache: Cache = True,
     trust_remote_code: Trust = False,
 ) -> None:
-    """What every head of a model does as context grows: which dilute, from what length, how badly, what would help."""
+    """See what every head of a model does as context grows: which dilute, from what length, how badly, what helps."""
     from undilute import files, models
     from undilute.diagnosis import diagnose
     from undilute.models import texts
@@ -47,7 +47,7 @@ def diagnose_model(
     count("--target", target)
     if length is not None and target < length:
         raise InvalidValue(
-            f"--target = {shown(target)}: must not be below --length = {shown(length)}; a forecast looks ahead."
+            f"--target = {shown(target)}: must be at least --length = {shown(length)}; a forecast looks ahead."
         )
     read = [*(text or []), *(more or [])]
     files.check_writable(*filter(None, (html, as_json, as_csv)), read=[*read, Path(model)])

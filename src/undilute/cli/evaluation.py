@@ -37,17 +37,17 @@ NO_FIGURES = ("output", "save_plan", "cache")  # options that change none
 Model = Annotated[str, typer.Option(help="smollm2, a hub id such as gpt2, a folder, or a .gguf file.")]
 Texts = Annotated[
     list[Path] | None,
-    typer.Option(help="Text: its first half to fit to, its second to judge by; by default what CPython ships."),
+    typer.Option(help="Text; rules are fitted to its first half, judged on its second. Default: what CPython ships."),
 ]
-Length = Annotated[int | None, typer.Option(help="Tokens of a window; 2,048 or what the model reads by default.")]
+Length = Annotated[int | None, typer.Option(help="Tokens per window; by default 2,048, or the model's limit.")]
 Heads = Annotated[str, typer.Option(help="all, diluting (as a diagnosis finds them), or a pattern such as layers.12.*")]
-Hold = Annotated[str, typer.Option(help="What --calibrate keeps as it is at a short length: top or entropy.")]
-Windows = Annotated[int | None, typer.Option(help="Windows of text to read for the loss.")]
-Haystacks = Annotated[int | None, typer.Option(help="Haystacks of each task and length; 0 for no needles.")]
+Hold = Annotated[str, typer.Option(help="What --calibrate keeps at its value at a short length: top or entropy.")]
+Windows = Annotated[int | None, typer.Option(help="Windows of text to measure the loss on.")]
+Haystacks = Annotated[int | None, typer.Option(help="Haystacks for each task and length; 0 for no needles.")]
 NeedleLengths = Annotated[
-    str, typer.Option(help="Tokens of haystacks, separated by commas; by default a quarter, half and all of --length.")
+    str, typer.Option(help="Haystack lengths in tokens, separated by commas; by default ¼, ½ and all of --length.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the needles and of the intervals.")]
+Seed = Annotated[int, typer.Option(help="Seed of the needles and the intervals.")]
 
 
 # ---------------------------------------------------------------- before
@@ -56,7 +56,7 @@ Seed = Annotated[int, typer.Option(help="Seed of the needles and of the interval
 def check_before(
     output: Path, names: Sequence[str | Path], read: Sequence[Path], save_plan: Path | None = None
 ) -> None:
-    """Say what can be said before a model is loaded."""
+    """Refuse what can be refused before a model is loaded."""
     from undilute import files
     from undilute.report import result_files
     from undilute.treatment.plan import Plan
@@ -73,8 +73,8 @@ def check_before(
     inside = save_plan is not None and os.path.realpath(save_plan.parent) == os.path.realpath(output)
     if save_plan is not None and inside and save_plan.suffix in (".csv", ".png"):
         raise InvalidValue(
-            f"--save-plan = {str(save_plan)!r} could be one of the tables and charts in {str(output)!r}: choose a name "
-            "that ends in .json."
+            f"--save-plan = {str(save_plan)!r} could overwrite a table or chart in {str(output)!r}: choose a name that "
+            "ends in .json."
         )
 
 
@@ -122,14 +122,14 @@ def _diluting(
     found = diagnose(model, tokenizer, halves(ids)[0], length).heads.diluting
     if not found:
         raise InvalidValue(
-            f"--heads = 'diluting': no head dilutes at {length:,} tokens, so there is none to treat; give all or a "
+            f"--heads = 'diluting': no head dilutes at {length:,} tokens, so none would be treated; give all or a "
             "pattern."
         )
     return [f"{head.name}.heads.{head.head}" for head in found]
 
 
 def calibrated(subject: Subject, rule: str, length: int | None, hold: str, select: bool) -> Callable[..., Any]:
-    """What fits a rule to these heads when its turn comes."""
+    """A function that fits a rule to these heads when its turn comes."""
     from undilute.treatment import calibrate
 
     options = {"rule": rule, "heads": subject.heads, "length": length, "hold": hold, "select": select}
@@ -160,7 +160,7 @@ def labelled(rule: str, heads: str, calibrate: bool, select: bool = False) -> st
 def asked(
     length: int | None, windows: int | None, haystacks: int | None, needle_lengths: str, seed: int
 ) -> dict[str, Any]:
-    """What was typed, by the names that ``undilute.evaluate`` has for it; what was not has its default there."""
+    """The options that were typed, by the names ``undilute.evaluate`` has for them; the others keep its defaults."""
     lengths = whole_numbers("--needle-lengths", needle_lengths) if needle_lengths else None
     options = {"length": length, "windows": windows, "haystacks": haystacks, "lengths": lengths}
     return {name: value for name, value in options.items() if value is not None} | {"seed": seed}
@@ -186,7 +186,7 @@ def finish(
     folder: Path,
     save_plan: Path | None = None,
 ) -> None:
-    """Write everything or nothing, and print it; ``save_plan`` is where the only plan goes too."""
+    """Write everything or nothing, and print it. The only plan is also written to ``save_plan``."""
     from undilute.report import evaluation_text, result_files
 
     shown = {"model": "", "rules": "", **settings, **found.settings}  # in this order

@@ -1,9 +1,9 @@
-"""Which rules, measures and tasks of the user's own does a command know?  Those of what it is told to ``--import``.
+"""How does a command learn the user's own rules, measures and tasks?  It runs what ``--import`` names.
 
     undilute compare --import my_rule.py --rules softmax,squared-relu
 
-The file is run, or the module imported, before the command does anything; what it registers is known by name from then
-on. A command gets the option by the decorator :func:`with_imports`.
+The file is run, or the module imported, before the command does anything. What it registers can then be used by name.
+A command gets the option from the decorator :func:`with_imports`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Imports = Annotated[
     typer.Option(
         OPTION,
         metavar="FILE.py|MODULE",
-        help="Your own rules, measures or tasks, then known by name. The code is run: give only what you trust.",
+        help="Your own rules, measures or tasks, to use by name. Their code is run: import only what you trust.",
     ),
 ]
 _done: list[str] = []  # files by their full names, and modules
@@ -58,7 +58,7 @@ def with_imports(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def load(name: str) -> None:
-    """Run a file that ends in .py, or import a module; once. Whatever is wrong with it is one sentence."""
+    """Run a file that ends in .py, or import a module, once. Whatever is wrong with it is said in one sentence."""
     is_file = name.endswith(".py") or os.sep in name
     place = os.path.realpath(os.path.expanduser(name)) if is_file and "\0" not in name else name
     if place in _done:
@@ -67,8 +67,8 @@ def load(name: str) -> None:
     module = _run(name, Path(place)) if is_file else _imported(name)
     if not any(each not in before or _is_of(module, each[2]) for each in _registered()):
         raise InvalidValue(
-            f"{OPTION} = {shown(name)} registers nothing: must hold a rule with @undilute.rules.register, or a measure "
-            "or a task with its decorator."
+            f"{OPTION} = {shown(name)} registers nothing: it must define a rule with @undilute.rules.register, or a "
+            "measure or a task with its decorator."
         )
     _done.append(place)
 
@@ -91,7 +91,7 @@ def _is_of(module: ModuleType, maker: object) -> bool:
 
 
 def _run(name: str, path: Path) -> ModuleType:
-    """The file as a module, with its folder among those that are searched for what it imports."""
+    """The file as a module, which may import other modules of its folder."""
     source = files.read_text(path, "give a Python file that registers something", f"{OPTION} ")
     module = ModuleType(f"undilute_import_{len(_done)}_{path.stem}")  # no name that anything else could import
     module.__file__ = str(path)
@@ -123,13 +123,13 @@ def _imported(name: str) -> ModuleType:
 
 
 def _search(folder: Path) -> None:
-    """Let modules of a folder be imported, if nothing else has their names."""
+    """Let modules of a folder be imported, unless their names are taken."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
 
 def _refusal(name: str, error: BaseException, file: str | None = None) -> InvalidValue:
-    """The sentence about code that raises: the last line of the user's own, and what was raised there."""
+    """The sentence about code that raises: the last line of the user's code, and what was raised there."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
     said = one_line(error)
     if isinstance(error, SyntaxError) and error.filename is not None:
@@ -145,6 +145,6 @@ def _refusal(name: str, error: BaseException, file: str | None = None) -> Invali
 
 
 def _is_machinery(file: str) -> bool:
-    """Whether a file is Undilute's own or Python's, which only carry the user's code out."""
+    """Whether a file is Undilute's own or Python's, which only run the user's code."""
     own, python = Path(__file__).parents[1], Path(importlib.__file__).parent
     return file.startswith("<") or Path(file).is_relative_to(own) or Path(file).is_relative_to(python)

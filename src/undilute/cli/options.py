@@ -1,4 +1,4 @@
-"""Which options do several commands have, and how is what they say read?"""
+"""Which options do several commands share, and how are their values read?"""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from undilute import rules
 from undilute.errors import InvalidValue, MissingExtra
 from undilute.rules.parameters import count
 
-More = Annotated[list[Path] | None, typer.Argument(help="Further text files, as in --text docs/*.txt.")]
-Cache = Annotated[bool, typer.Option(help="Keep an unpacked GGUF file for the next time.")]
-Trust = Annotated[bool, typer.Option(help="Let the model run Python code of its own.")]
+More = Annotated[list[Path] | None, typer.Argument(help="More text files, as in --text docs/*.txt.")]
+Cache = Annotated[bool, typer.Option(help="Keep an unpacked GGUF file for next time.")]
+Trust = Annotated[bool, typer.Option(help="Let the model run its own Python code.")]
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
-    """What an option of numbers says.
+    """The numbers in an option.
 
     >>> whole_numbers("--lengths", "512, 1024")
     [512, 1024]
@@ -30,7 +30,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def rules_named(text: str) -> dict[str, rules.Rule]:
-    """The rules of ``--rules`` by what was typed.
+    """The rules of ``--rules``, by what was typed.
 
     >>> list(rules_named("ssmax, top-k(k=8)"))
     ['ssmax', 'top-k(k=8)']

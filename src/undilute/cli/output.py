@@ -1,4 +1,4 @@
-"""What does a command leave behind?  All of its files, or none of them, a line for each, and how to make them again."""
+"""What does a command leave behind?  All its files or none, a printed line for each, and how to make them again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wrote(*paths: Path) -> None:
 
 
 def typed(context: typer.Context, *without: str) -> str:
-    """What to type for the same figures: every option that is not at its default, but for those in ``without``."""
+    """What to type for the same figures: every option that is not at its default, except those in ``without``."""
     path: list[Any] = [context]
     while path[0].parent is not None:
         path.insert(0, path[0].parent)

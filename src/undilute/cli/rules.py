@@ -17,13 +17,13 @@ console = Console()
 
 def list_rules(
     name: Annotated[
-        str | None, typer.Argument(help='One rule, for its details; with parameters too: "entmax(alpha=1.3)".')
+        str | None, typer.Argument(help='A rule to see in detail, with or without parameters: "entmax(alpha=1.3)".')
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Visible keys for the Lipschitz constant.")] = 1024,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Every rule: formula, sums to 1?, sparse?, Lipschitz constant, route, paper."""
+    """List every rule: formula, sums to 1?, sparse?, Lipschitz constant, route, paper."""
     from undilute.report import rule_table
 
     count("--n", n)

@@ -1,6 +1,6 @@
 """``undilute treat``: give a model other rules, and measure whether that helped.
 
-The first half of the text is what rules are fitted to and heads are chosen by; everything is judged by the second.
+Rules are fitted and heads chosen on the first half of the text; everything is judged on the second.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def treat(
     context: typer.Context,
     more: More = None,
     model: Model = "smollm2",
-    rule: Annotated[str | None, typer.Option(help="The rule that heads get.", show_default="adaptive")] = None,
+    rule: Annotated[str | None, typer.Option(help="The rule to give the heads.", show_default="adaptive")] = None,
     text: Texts = None,
     length: Length = None,
     heads: Heads = "all",
     calibrate: Annotated[bool, typer.Option("--calibrate", help="Fit the rule to each head first.")] = False,
     hold: Hold = "top",
     select: Annotated[
-        bool, typer.Option("--select", help="Calibrate, and treat only heads for which that lowers the loss.")
+        bool, typer.Option("--select", help="Calibrate, and treat only heads where that lowers the loss.")
     ] = False,
-    plan: Annotated[Path | None, typer.Option(help="Apply this file, which an earlier run wrote.")] = None,
-    save_plan: Annotated[Path | None, typer.Option(help="Write the plan to this file too.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Apply this plan, written by an earlier run.")] = None,
+    save_plan: Annotated[Path | None, typer.Option(help="Also write the plan to this file.")] = None,
     windows: Windows = None,
     haystacks: Haystacks = None,
     needle_lengths: NeedleLengths = "",
@@ -51,17 +51,17 @@ def treat(
     cache: Cache = True,
     trust_remote_code: Trust = False,
 ) -> None:
-    """Give heads of a model another rule: loss by position, needle recall, entropy and speed, before and after."""
+    """Give a model's heads another rule: loss by position, needle recall, entropy and speed, before and after."""
     from undilute.evaluation import evaluate
 
     fitted = calibrate or select
     if plan is not None and (fitted or heads != "all" or rule is not None):
         raise InvalidValue(
-            f"--plan = {str(plan)!r} says which heads get which rule: give it without --rule, --heads, --calibrate and "
-            "--select."
+            f"--plan = {str(plan)!r} already says which heads get which rule: leave out --rule, --heads, --calibrate "
+            "and --select."
         )
     if hold != "top" and not fitted:
-        raise InvalidValue(f"--hold = {hold!r} says what --calibrate keeps: give it with --calibrate.")
+        raise InvalidValue(f"--hold = {hold!r} has no effect without --calibrate: give both, or neither.")
     rule, read = rule or "adaptive", [*(text or []), *(more or [])]
     judging.check_before(output, [rule if plan is None else plan], [*read, Path(model)], save_plan)
     asked = judging.asked(length, windows, haystacks, needle_lengths, seed)

@@ -1,10 +1,10 @@
 """What would hold a head's top weight at the length you care about?  Computed from the head's own rows.
 
-A factor β on the logits moves the logit of the top weight by Δ(β), read off the sampled rows at β = 2 and 4 (powers of
-the weights give it exactly) and taken as straight lines between. Going from the measured length L to the target T costs
-what the fitted law falls by; the β with Δ(β) equal to that holds the weight. For equal competitors this is exact:
-Δ(β) = (β − 1)·gap. The advised rule is Llama 4's scale, 1 up to L and then growing with ln n to β at T: short contexts
-stay as they are, where a line s·ln n + b through both points would flatten or even invert them.
+A factor β on the logits moves the logit of the top weight by Δ(β). It is measured on the sampled rows at β = 2 and 4
+(powers of the weights give it exactly), with straight lines between. From the measured length L to the target T the
+fitted law falls by some amount; the β whose Δ(β) equals it holds the weight. For equal competitors this is exact:
+Δ(β) = (β − 1)·gap. The advised rule is Llama 4's scale, 1 up to L and then growing with ln n to β at T. It leaves short
+contexts unchanged; a line s·ln n + b through both points would flatten or even invert them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def advise(head: Findings) -> Advice:
     scale = scale_to_hold(head)
     if scale is None:
         words = (
-            f"no factor on its logits up to {LARGEST_SCALE:g} holds {head.top_now:.3g} at {head.target:,} tokens: its "
+            f"no factor up to {LARGEST_SCALE:g} on its logits holds {head.top_now:.3g} at {head.target:,} tokens: its "
             f"keys are too close to tell apart.{_sparse(head)}"
         )
         return Advice(None, {}, None, 1.0, f"no factor on its logits holds {head.top_now:.2g}", words)
@@ -100,7 +100,7 @@ def advise(head: Findings) -> Advice:
     scale = 1 + beta * growth
     expression = f"llama4(beta={beta}, floor_length={floor_length})"
     words = (
-        f"{expression} (logits as they are up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold "
+        f"{expression} (logits unchanged up to {head.length:,} tokens, × {scale:.2f} at {head.target:,}) would hold "
         f"its top weight at {head.top_now:.2g} instead of {head.top_target:.2g}."
     ) + (_sink(head) + _sparse(head) + _adaptive(head))
     parameters = {"beta": beta, "floor_length": floor_length}

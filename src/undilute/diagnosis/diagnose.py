@@ -63,7 +63,7 @@ def diagnose(
     length : tokens to read; by default 2,048, or as many as the text and the model have
     target : the length to forecast
     rows : sampled rows of each head, at least 16
-    measures : names of further measures to keep beside those the verdict needs; all by default
+    measures : names of measures to keep in addition to those the verdict needs; all by default
     x : what the weights select from in d̃ and N_s/N: "values" or the layer's "input"
     top, sinks, recent : what the measures count, see :func:`undilute.capture`
     thresholds : between the kinds of heads
@@ -93,7 +93,7 @@ def diagnose(
     ids = tokens(tokenizer, text, model, length)
     if target < len(ids):
         raise InvalidValue(
-            f"target = {target:,}: must not be below the {len(ids):,} tokens that are measured; a forecast looks ahead."
+            f"target = {target:,}: must be at least the {len(ids):,} tokens that are measured; a forecast looks ahead."
         )
     wanted = None if measures is None else [*NEEDED, *measures]
     capturing = capture(model, rows, measures=wanted, x=x, top=top, sinks=sinks, recent=recent, on_layer=on_layer)

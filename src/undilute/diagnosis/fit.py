@@ -2,18 +2,18 @@
 
 The top weight. If one key leads m others by an effective gap g, its weight is α = σ(g − ln m). So the fit is
     logit α = g − c·ln m,
-exact for that law (c = 1) at every m, also where α is still near 1; m is n less the key itself and the sink. It crosses
-α = 1/2 at m = e^(g/c): from there on the head has let go. The dilution exponent is that of the fitted weight on the way
+exact for that law (c = 1) at every m, even where α is still near 1; m is n minus the key itself and the sink. It
+crosses α = 1/2 at m = e^(g/c): from there on the head has let go. The dilution exponent is that of the fitted weight
 from the m of the measured length to the M of the target,
     γ = ln(α(m)/α(M)) / ln(M/m),   and c·(1 − α(m)), its limit, for M = m:
-1 is dilution as 1/n, 0 a weight that holds, be it because c = 0 or because g is so large that it holds all the way.
+1 is dilution as 1/n; 0 is a weight that holds, either because c = 0 or because g is large enough all the way.
 
 The effective keys. ln n_eff = c + γ_eff·ln n: 0 for a head that looks at a fixed number of keys, 1 for a fixed share.
 
 Slopes minimise Huber's loss by iterated weighted least squares, so a few odd rows do not tilt them; the level is that
 of the long rows, so that a law which does not bend quite as the rows do is right where a forecast sets out. Intervals
 come from resampling runs of neighbouring rows, with the robust weights kept: 95 % of the resampled lines lie within.
-They say how sure the line is on this text, not on another, and nothing of whether the law goes on.
+They say how certain the line is on this text, not on another, and nothing about whether the law continues.
 """
 
 from __future__ import annotations

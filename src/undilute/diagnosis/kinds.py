@@ -1,8 +1,8 @@
 """What kind of head is it?  Five kinds, and every threshold that decides between them.
 
-Short rows are the sampled rows in the first octave of n, long rows those in the last. Shares and top weights are those
-without the sink, except the sink's own; γ is that from the measured length to the target. The first line that holds
-decides:
+Short rows are the sampled rows in the first octave of n, long rows those in the last. Shares and top weights leave the
+sink out, except the sink's own share; γ is the exponent from the measured length to the target. The first line that
+holds decides:
 
 | kind     | holds when                                                                                            |
 |----------|-------------------------------------------------------------------------------------------------------|
@@ -12,7 +12,7 @@ decides:
 | diluting | the top weight falls with exponent γ ≥ 0.25, its interval above 0.1                                   |
 | sharp    | none of these: its top weight falls slowly or not at all                                              |
 
-A head that looks at another text, a decoder's at its encoder's, has no last keys: it is never local.
+A head that looks at another text, as a decoder's looks at its encoder's, has no last keys, so it is never local.
 """
 
 from __future__ import annotations

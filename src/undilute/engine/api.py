@@ -121,7 +121,7 @@ def attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """Attention with any rule; with ``rule="softmax"`` the same as ``F.scaled_dot_product_attention``.
 
-    The logits of a row are z = scale · q·k (+ bias); its weights are rule(z); n, wherever a rule uses it, is the
+    The logits of a row are z = scale · q·k (+ bias), and its weights are rule(z). Wherever a rule uses n, it is the
     number of keys that row can see after every mask.
 
     Parameters
@@ -140,25 +140,25 @@ def attention(
     enable_gqa : let Hq be a multiple of H; query head h uses key head h // (Hq/H)
     rule : a name (``undilute.rules.names()``), a Rule, a Map or a Scale
     sliding_window : row i sees only keys less than this many positions away, itself included
-    softcap : c > 0 makes c·tanh(z/c) of the logits, before a floating-point ``attn_mask`` is added, as Gemma 2 does
-    n : what rows count as, where that is not the number of keys they see: these keys are a part of a longer sequence.
-        A whole number, or whole numbers in a tensor that broadcasts to (..., Hq, L). Rules that take n from anything
-        but their scale, or read the row's entropy, refuse it.
-    key_offset : where the first key stands, counted from the first query; matters to ``is_causal`` and
-        ``sliding_window``. Keys from position 4,096 on have 4096; queries from there on, against all keys, −4096.
-    return_lse : also return log Σe^z of each row, z its scaled logits over the keys it sees, without any sink; −inf for
-        a row that sees nothing. Softmax-like rules only. It puts parts of the keys together: with n given,
-        out = Σ out_i·e^(lse_i − lse), lse = log Σ e^lse_i.
+    softcap : c > 0 replaces the logits z by c·tanh(z/c) before a floating-point ``attn_mask`` is added, as in Gemma 2
+    n : the n of each row, if it is not the number of keys the row sees, because these keys are part of a longer
+        sequence. A whole number, or a tensor of whole numbers that broadcasts to (..., Hq, L). Refused by rules that
+        need n outside their scale, or that read the row's entropy.
+    key_offset : position of the first key, counted from the first query; matters for ``is_causal`` and
+        ``sliding_window``. For keys from position 4,096 on, 4096; for queries from there on against all keys, −4096.
+    return_lse : also return log Σe^z of each row, where z are its scaled logits over the keys it sees, without any
+        sink; −inf for a row that sees nothing. Softmax-like rules only. Use it to merge parts of the keys: with n
+        given, out = Σ out_i·e^(lse_i − lse), lse = log Σ e^lse_i.
     return_entropy : also return the entropy of each row's weights, in nats
-    route : None to choose by itself (``undilute.explain`` says which), or "flash", "sdpa", "sparse", "rows",
+    route : None to choose automatically (``undilute.explain`` says which), or "flash", "sdpa", "sparse", "rows",
         "reference"
 
     Returns
     -------
-    The output (..., Hq, L, Ev); then, of those asked for, log-sum-exp and entropy, both (..., Hq, L). A row that sees
-    no key is all zeros (also where torch, given the dtype's lowest number throughout a row, would average everything).
-    A hidden key may hold anything, NaN too: it reaches neither output nor gradients. NaN in the *value* of a hidden key
-    may spread, as in torch, and on the sdpa route NaN in the key itself: fill padding with numbers.
+    The output (..., Hq, L, Ev), followed by log-sum-exp and entropy if asked for, both (..., Hq, L). A row that sees no
+    key is all zeros (even where torch, given the dtype's lowest number throughout a row, would average everything). A
+    hidden key may hold anything, even NaN: it reaches neither output nor gradients. NaN in the *value* of a hidden key
+    may spread, as in torch. On the sdpa route so may NaN in the key itself: fill padding with numbers.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How much memory may a call use beside its inputs and output?  One number, which the user can set."""
+"""How much memory may a call use in addition to its inputs and output?  One number, which the user can set."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _megabytes, _support_megabytes = 128.0, 512.0
 
 
 def set_memory_budget(megabytes: float, supports: float | None = None) -> None:
-    """Let ``undilute.attention`` use about this much memory beside its inputs and output.
+    """Let ``undilute.attention`` use about this much memory in addition to its inputs and output.
 
     Parameters
     ----------
-    megabytes : for blocks of logits; 128 at the start
+    megabytes : for blocks of logits; initially 128
     supports : for what the sparse route keeps for its backward pass; past it the backward pass finds supports again,
-        which takes longer. Four times ``megabytes`` by default, so 512 at the start.
+        which takes longer. Four times ``megabytes`` by default, so initially 512.
 
     The result does not depend on either.
 

@@ -259,8 +259,8 @@ def check_whole_sequence() -> None:
         replaced = torch.nn.functional.scaled_dot_product_attention in getattr(module, "_replaced_functions", ())
         if replaced or getattr(module, "_cp_strategy_contexts", None):
             raise InvalidValue(
-                "undilute.attention inside torch's context_parallel would see one process's part of the keys: "
-                "keep each sequence whole on its device, or share out its heads instead, as Ulysses parallelism does."
+                "undilute.attention inside torch's context_parallel would see only one process's part of the keys: "
+                "keep each sequence whole on its device, or split its heads instead, as Ulysses parallelism does."
             )
 
 
@@ -374,8 +374,8 @@ def _n(n: int | Tensor, rule: Rule, query: Tensor, shape: torch.Size) -> int | T
         checked = (n if n.dim() else n[None])[..., None].clamp(min=1)
     if (part := rule.deaf_part()) is not None:
         raise InvalidValue(
-            f"n was given, and {type(part).__name__} reads what it needs off the keys that a row sees: leave n unset, "
-            "or take a rule that uses n in its scale alone, such as 'ssmax'."
+            f"n was given, but {type(part).__name__} takes what it needs from the keys that a row sees: leave n unset, "
+            "or use a rule that needs n only in its scale, such as 'ssmax'."
         )
     return checked
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from undilute.engine import masks
 from undilute.engine.call import Attended, Call
-from undilute.rules import masked as rows
+from undilute.rules import masked
 from undilute.rules.base import Rule
 from undilute.rules.entropy import entropy
 
@@ -22,7 +22,7 @@ def attend(call: Call, draw: torch.Generator | None = None) -> Attended:
 
     ``draw`` is where dropout gets its random numbers from; torch's own by default.
     """
-    dtype = rows.working_dtype(call.query.dtype)
+    dtype = masked.working_dtype(call.query.dtype)
     seen = masks.visible(call, slice(0, call.queries), slice(0, call.keys))
     rule, logits = _rule(call, dtype), _logits(call, seen, dtype)
     weights: Tensor = rule(logits, seen)
@@ -57,7 +57,7 @@ def _logits(call: Call, seen: Tensor | None, dtype: torch.dtype) -> Tensor:
         logits = call.softcap * torch.tanh(shown / call.softcap)
     if call.bias is not None:
         logits = logits + call.bias.to(dtype)
-    return rows.bounded(logits.expand(call.logits_shape))
+    return masked.bounded(logits.expand(call.logits_shape))
 
 
 def _log_sum_exp(rule: Rule, logits: Tensor, seen: Tensor | None) -> Tensor:
@@ -65,8 +65,8 @@ def _log_sum_exp(rule: Rule, logits: Tensor, seen: Tensor | None) -> Tensor:
     if logits.shape[-1] == 0:
         return logits.new_full(logits.shape[:-1], -torch.inf)
     z, visible = rule.scaled(logits, seen)
-    top = rows.masked_max(z.detach(), visible)
-    total = rows.masked_exp(z, visible, top).sum(-1)
+    top = masked.masked_max(z.detach(), visible)
+    total = masked.masked_exp(z, visible, top).sum(-1)
     nothing = ~visible.any(-1)
     return (total.masked_fill(nothing, 1.0).log() + top[..., 0]).masked_fill(nothing, -torch.inf)
 

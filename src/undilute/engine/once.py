@@ -45,6 +45,6 @@ class _Refuse(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, incoming: Tensor) -> None:
         raise InvalidValue(
-            "a second derivative was asked for, and the fast routes of undilute.attention have only a first one: call "
-            "it with route='reference', which can be differentiated as often as you like."
+            "the fast routes of undilute.attention have no second derivative: call it with route='reference', which "
+            "can be differentiated as often as you like."
         )

@@ -38,11 +38,11 @@ def unfoldable(call: Call, takes_entropy: bool) -> str | None:
     """
     scale = call.rule.scale
     if forward_of(call.rule) is not Rule:
-        return f"{type(call.rule).__name__} computes its weights in a forward of its own"
+        return f"{type(call.rule).__name__} has its own forward"
     if not (scale.is_foldable or (takes_entropy and entropy_form(scale) is not None)):
         return f"the scale {type(scale).__name__} reads the logits"
     if call.softcap is not None:
-        return "capped logits are no product of queries and keys"
+        return "capped logits are not a product of queries and keys"
     return None
 
 
@@ -51,7 +51,7 @@ def obstacle(call: Call) -> str | None:
     if (why := unfoldable(call, takes_entropy=True)) is not None:
         return why
     if call.query.device.type != "cpu":
-        return f"its kernels are wired up for the CPU, not for {call.query.device.type}"
+        return f"its kernels run on the CPU, not on {call.query.device.type}"
     if call.dropout > 0:
         return "its kernels have no dropout"
     if call.bias is not None and (call.bias.requires_grad or not is_trivial(call.rule)):

@@ -1,13 +1,13 @@
 """Did it help?  Loss by position, needle recall, entropy, speed and memory: before, after, and the difference.
 
-evaluate    a model as it is and as it is treated, in pairs; one treatment or several
+evaluate    a model before and after treatment, in pairs; one treatment or several
 measure     what is read and asked, and one measurement of one model
 haystacks   needles in the user's text, and where they stand
 tasks       what is asked, one file for each task
 cost        time and memory, in turns
 changes     better, worse, or not clear
 sentences   what the figures say
-result      everything that came out, and ways to read and keep it
+result      all the results, and ways to read and save them
 """
 
 from undilute.evaluation.changes import Change, change, changes

@@ -1,4 +1,4 @@
-"""Did it get better, worse, or can that not be told?  Paired comparisons of two measurements of the same model.
+"""Did it get better or worse, or is that unclear?  Paired comparisons of two measurements of the same model.
 
 Every token and every question is compared with itself. Neighbouring tokens and the questions of one haystack are not
 independent of each other, so they are taken together in blocks: runs of 32 tokens of a window, whole haystacks, rows of
@@ -10,7 +10,7 @@ Runs of 32 are a compromise. Measured on SmolLM2 with four windows of 2,048 toke
 adaptive temperature, a very large change, by 0.4, and runs of 256 give 1.7 times the standard error of runs of 32. So
 the interval of a small difference stands, and that of a very large one is too narrow.
 
-The lines are not corrected for being many: of twenty lines without any difference, about one has a p-value below 0.05.
+The lines are not corrected for multiple testing: of twenty lines without any real difference, about one has p < 0.05.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def after_tokens(first: int, last: int) -> str:
 def groups(answers: Sequence[Answer]) -> dict[str, list[int]]:
     """All answers, those of each task and those of each length: words for them → their places.
 
-    A single task or length is not named again beside "" for all of them.
+    A single task or length is not repeated: "" already stands for all of them.
     """
     places: dict[str, list[int]] = {"": list(range(len(answers)))}
     for task in dict.fromkeys(answer.task for answer in answers):

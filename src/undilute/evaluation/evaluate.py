@@ -1,11 +1,11 @@
-"""Did it help?  A model judged as it is and as it is treated, in pairs, on text that nothing was fitted to.
+"""Did it help?  A model is judged before and after treatment, in pairs, on text that nothing was fitted to.
 
     r = undilute.evaluate(model, tokenizer, text, treatment="ssmax")
     r.summary(); r.frame(); r.save_html("treated.html")
     undilute.compare(model, tokenizer, text, {"adaptive": "adaptive", "plan": "plan.json"})
 
-The first half of the text is what treatments are fitted to; the second half judges. Every treatment reads the same
-windows and answers the same questions, and time and memory are measured in turns.
+Treatments are fitted to the first half of the text and judged on the second. Every treatment reads the same windows
+and answers the same questions, and time and memory are measured in turns.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ def evaluate(
     ----------
     model : of Hugging Face; it is left as it was
     tokenizer : its tokenizer; None if ``text`` holds token ids and ``haystacks`` is 0
-    text : the text, or token ids (tokens,): its first half to fit to, its second half to judge by
+    text : the text, or token ids (tokens,); treatments are fitted to its first half and judged on its second
     treatment : whatever ``undilute.apply`` takes: a rule, {pattern: rule}, a plan or the path of one, an object with a
-        label and ``enter(model)``, a list of these. Or a function that fits one: called with (model, tokenizer, token
-        ids of the whole text, on_progress=…), as ``functools.partial(undilute.calibrate, rule="ssmax")`` is. None to
-        judge the model as it is
-    label : what the treatment is called; by default what it calls itself
-    length : tokens of a window; by default 2,048, or as many as the model reads
-    windows : how many, evenly spread over the second half
-    lengths : tokens of the haystacks with their questions; by default a quarter, half and all of ``length``, as far as
-        there is room for needles
-    haystacks : of each task and length; 0 for none
-    tasks : names of tasks; by default all that there are (``undilute.evaluation.tasks``)
-    seed : of the needles and of the intervals
-    name : what the model is called; by default what it was loaded from
-    on_progress : called with (share done, what is under way)
+        label and ``enter(model)``, a list of these. Or a function that fits one, such as
+        ``functools.partial(undilute.calibrate, rule="ssmax")``: it is called with (model, tokenizer, token ids of the
+        whole text, on_progress=…). None to judge the model without treatment
+    label : a name for the treatment; by default its own
+    length : tokens per window; by default 2,048, or as many as the model reads
+    windows : number of windows, evenly spread over the second half
+    lengths : tokens of each haystack with its question; by default a quarter, half and all of ``length``, where needles
+        fit
+    haystacks : for each task and length; 0 for none
+    tasks : names of tasks; by default all of them (``undilute.evaluation.tasks``)
+    seed : of the needles and the intervals
+    name : a name for the model; by default what it was loaded from
+    on_progress : called with (share done, what is being done)
 
     Returns
     -------
     Evaluation
-        Before and after, in pairs. The figures but for time and memory are the same for the same arguments.
+        Before and after, in pairs. The same arguments give the same figures, except for time and memory.
 
     Examples
     --------
@@ -113,11 +113,11 @@ def compare(
     name: str | None = None,
     on_progress: Progress | None = None,
 ) -> Evaluation:
-    """Judge several treatments of one model by the same text and questions, each compared with the model as it is.
+    """Judge several treatments of one model on the same text and questions, each compared with the untreated model.
 
     Parameters
     ----------
-    treatments : what it is called → the treatment; or a list of treatments, which then call themselves
+    treatments : {label: treatment}; or a list of treatments, which keep their own labels
     model, tokenizer, text, length, windows, lengths, haystacks, tasks, seed, name, on_progress : as for
         :func:`evaluate`
     """
@@ -174,7 +174,7 @@ def _judged(
     start = time.perf_counter()
     before = "the model as it is" if _has_rules(model) else BASELINE
     if before in given:
-        raise InvalidValue(f"{before!r} is what the untreated model is called: give the treatment another label.")
+        raise InvalidValue(f"{before!r} is the name of the untreated model: give the treatment another label.")
     ids = tokenised(tokenizer, text)
     material, seed = ask(model, tokenizer, halves(ids)[1]), ask.keywords["seed"]
     fits = [label for label, each in given.items() if _is_fit(each)]
@@ -309,14 +309,14 @@ def _plans(id: Kind, ready: Mapping[str, _Ready], fits: Sequence[str]) -> dict[s
 
 
 def _notes(id: Kind, ready: Mapping[str, _Ready], ids: Tensor) -> list[str]:
-    """What a treatment is, and whether a plan was fitted to something else than the half that is not judged by."""
+    """What a treatment is, and whether a plan was fitted to something other than the first half of this text."""
     notes = [f"The treatment: {each.summary}" for each in ready.values() if id == "treat"]
     seen = fingerprint(halves(ids)[0])
     for label, each in ready.items():
         if each.plan is not None and each.plan.made.get("text", seen) != seen:
             what = "The plan" if id == "treat" else f"The plan of {label}"
             notes.append(
-                f"{what} was fitted to another text: whether that has anything in common with the one it is judged by "
-                "here is not known."
+                f"{what} was fitted to another text. It is not known whether that text overlaps with the one it is "
+                "judged on here."
             )
     return notes

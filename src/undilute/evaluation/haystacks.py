@@ -1,12 +1,12 @@
-"""Can a model find what stands somewhere in a long text?  Questions in the style of RULER, made from a seed.
+"""Can a model find something in a long text?  Questions in the style of RULER, made from a seed.
 
 Short statements, the needles, are put between the sentences of the user's own text. Then a statement is begun once
 more, and the model's next-token probabilities rank the words that could complete it. What is hidden and asked is up to
 the task: ``undilute.evaluation.tasks`` has a file for each.
 
 Hsieh et al. (2024), RULER: What's the Real Context Size of Your Long-Context Language Models? arXiv:2404.06654. There,
-models write the answer; here, candidates are ranked by their first token, which also says something about a small model
-and takes one step.
+models write the answer. Here candidates are ranked by their first token, which takes one step and also works for a
+small model.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def haystacks(
     for length in lengths:
         if count("needle length", length) < least:
             raise InvalidValue(
-                f"needle length = {length:,}: must be at least {least:,} tokens for half of the haystack to be text; "
-                "or give haystacks = 0, for no needles."
+                f"needle length = {length:,}: must be at least {least:,} tokens, so that half of the haystack is "
+                "text; or give haystacks = 0 for no needles."
             )
     words, hay = Words(tokenizer), Hay(tokenizer, text)
     wanted = [(length, task, place) for length in lengths for task in tasks.known(only) for place in range(each)]

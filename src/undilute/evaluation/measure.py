@@ -8,7 +8,7 @@ What to read and what to ask is prepared once, so that every treatment of the mo
         after = measure(model, material, "adaptive")
     changes(before, after)
 
-``undilute.evaluate`` does that, with the second half of a text, and says what came out.
+``undilute.evaluate`` does that with the second half of a text, and reports the results.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def spread(watched: Capture) -> Spread:
     if not layers:
         raise InvalidValue(
             "no attention call was seen: the model's attention does not go through transformers' AttentionInterface, "
-            "and cannot be read from outside."
+            "so it cannot be read from outside."
         )
     if ahead := next((layer.name for layer in layers if layer.looks_ahead), None):
         raise InvalidValue(

@@ -44,8 +44,8 @@ class Evaluation:
     Attributes
     ----------
     id : "treat" for one treatment, "compare" for several, "evaluate" for none
-    measurements : of the same text and questions; that of the model as it is first
-    changes : label of a treatment → paired differences from the model as it is
+    measurements : of the same text and questions; the untreated model first
+    changes : label of a treatment → paired differences from the untreated model
     plans : name of a file → the plan that :meth:`save` writes to it
     notes : what the treatment is, and what to beware of
     settings : what the figures depend on
@@ -76,7 +76,7 @@ class Evaluation:
         return [answer, *self.notes, *more]
 
     def summary(self) -> str:
-        """The answer, and then everything else that came out, a line for each."""
+        """The answer, followed by the other findings, one per line."""
         answer, *others = self.findings
         return "\n".join([answer, *(f"• {each}" for each in others)])
 
@@ -115,12 +115,12 @@ class Evaluation:
         return files.write(Path(path), result_files.to_json(self.report()))
 
     def save(self, folder: str | Path, also: Mapping[Path, str] | None = None) -> list[Path]:
-        """Write everything: the page, results.json, a CSV file a table, a PNG file a chart, and plans.
+        """Write everything: the page, results.json, a CSV file per table, a PNG file per chart, and plans.
 
         Parameters
         ----------
-        folder : where to; made if it is not there
-        also : further files that are written with these or not at all
+        folder : where to write; created if it does not exist
+        also : other files to write together with these: all or none
         """
         from undilute.report import result_files
 

@@ -1,4 +1,4 @@
-"""What do the figures say, in sentences?  The answer first; worse is called worse, and unclear unclear."""
+"""What do the figures say, in sentences?  The answer comes first. Worse is called worse, and unclear, unclear."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOSE = 0.05  # a ratio of times or of memory this near to 1 is called about the
 
 
 def as_it_is(measured: Measurement) -> list[str]:
-    """Sentences about a model that nothing was done to: how good it is, where it guesses, and what it costs."""
+    """Sentences about an untreated model: how good it is, where it guesses, and what it costs."""
     said = f"Under {measured.label}, {LOSS} is {measured.losses.mean():.3f} nats"
     if measured.answers:
         right, chance = (100 * statistics.fmean(getattr(a, n) for a in measured.answers) for n in ("right", "chance"))
@@ -40,7 +40,7 @@ def as_it_is(measured: Measurement) -> list[str]:
     end = measured.losses[:, first - 1 : last].mean()
     sentences = [f"{said}.", f"At the end of the window, {after_tokens(first, last)}, the loss is {end:.3f} nats."]
     sentences += [
-        f"Answers in {task} cannot be told from guesses, of which {_chance(measured, task):.0f} % are right: that task "
+        f"Answers in {task} cannot be told from guesses ({_chance(measured, task):.0f} % right by guessing): that task "
         "says little here."
         for task in guessed_tasks([measured])
     ]
@@ -64,7 +64,7 @@ def findings(before: Measurement, after: Measurement, changes: Sequence[Change])
     Returns
     -------
     list of str
-        The answer about loss and recall, then where it comes from, what the questions cannot tell, attention, cost, and
+        The answer about loss and recall, then where it comes from, what the questions cannot show, attention, cost, and
         how much was measured.
     """
     lines = {each.what: each for each in changes}
@@ -101,7 +101,7 @@ def figures(line: Change) -> str:
     shown = f"{_number(line.before, digits)} → {_number(line.after, digits)} {line.unit}"
     shown += f", difference {_number(line.difference, digits, sign='+')}"
     if line.low is None or line.high is None or line.p_value is None:
-        return f"{shown}, from too little to give an interval"
+        return f"{shown}, too little data for an interval"
     ends = _number(line.low, digits, sign="+"), _number(line.high, digits, sign="+")
     return f"{shown}, 95 % interval {ends[0]} to {ends[1]}, {likelihood(line.p_value)}"
 
@@ -161,7 +161,7 @@ def _log_probability(lines: dict[str, Change]) -> list[str]:
 
 
 def _uninformative(before: Measurement, after: Measurement) -> list[str]:
-    """Tasks whose answers cannot be told from guesses, either way: they say nothing about the treatment."""
+    """Tasks whose answers cannot be told from guesses, before or after: they say nothing about the treatment."""
     said = []
     for task in guessed_tasks([before, after]):
         old, new = (
@@ -180,7 +180,7 @@ def _chance(measured: Measurement, task: str) -> float:
 
 
 def guessed_tasks(measurements: Sequence[Measurement]) -> list[str]:
-    """Tasks with haystacks enough to tell, in which no measurement has clearly more right than guesses would have."""
+    """Tasks with enough haystacks to tell, in which no measurement clearly beats guessing."""
     found: list[str] = []
     for task in measurements[0].tasks:
         asked = [each.asked(task=task) for each in measurements]
@@ -212,8 +212,8 @@ def _cost(before: Measurement, after: Measurement) -> list[str]:
         return []
     old, new = before.cost, after.cost
     said = (
-        f"Time for reading {new.tokens:,} tokens: {_ratio(new.prefill_seconds, old.prefill_seconds, 's')}; for one "
-        f"more token: {_ratio(new.decode_seconds, old.decode_seconds, 's')}"
+        f"Time to read {new.tokens:,} tokens: {_ratio(new.prefill_seconds, old.prefill_seconds, 's')}; for one more "
+        f"token: {_ratio(new.decode_seconds, old.decode_seconds, 's')}"
     )
     if old.extra_megabytes and new.extra_megabytes is not None:
         said += f"; memory for reading: {_ratio(new.extra_megabytes, old.extra_megabytes, 'MB')}"
@@ -242,15 +242,15 @@ def how_much(after: Measurement) -> str:
 
 
 def amount(after: Measurement, changes: Sequence[Change]) -> str:
-    """How much was measured, and how far that goes."""
+    """How much was measured, and how much that can show."""
     said = (
-        f"{how_much(after)}. The {len(changes)} lines of the comparison are not corrected for being many: about one in "
-        "twenty would be called better or worse without any difference."
+        f"{how_much(after)}. The {len(changes)} lines of the comparison are not corrected for multiple testing: about "
+        "one in twenty would be called better or worse without any real difference."
     )
     if few := sum(line.count < FEWEST_BLOCKS for line in changes):
         said += (
             f" {few} of them {'rests' if few == 1 else 'rest'} on fewer than {FEWEST_BLOCKS} blocks of text or "
-            "haystacks, too few for any difference to be clear."
+            "haystacks, too few to show a clear difference."
         )
     return said
 
@@ -263,19 +263,19 @@ def _plural(word: str, number: int) -> str:
 
 
 def compared(measurements: Sequence[Measurement], changes: Mapping[str, Sequence[Change]]) -> list[str]:
-    """The answer, a sentence for each treatment, what the questions cannot tell, and how much was measured.
+    """The answer, a sentence for each treatment, what the questions cannot show, and how much was measured.
 
     Parameters
     ----------
-    measurements : of the same material; that of the model as it is first
+    measurements : of the same material; the untreated model first
     changes : from the first measurement to each of the others, by their labels
     """
     before, *others = measurements
     lines = {label: {each.what: each for each in own} for label, own in changes.items()}
     parts = [_by_verdict(what, lines) for what in (LOSS, RECALL) if all(what in own for own in lines.values())]
     guessed = [
-        f"Under no rule can answers in {task} be told from guesses, of which {_chance(before, task):.0f} % are right: "
-        "that task says little here."
+        f"Answers in {task} cannot be told from guesses under any rule ({_chance(before, task):.0f} % right by "
+        "guessing): that task says little here."
         for task in guessed_tasks(measurements)
     ]
     return [
@@ -300,5 +300,5 @@ def _of_rule(measured: Measurement, before: Measurement, lines: Mapping[str, Cha
     parts = [f"{what} {figures(lines[what])}" for what in (LOSS, RECALL) if what in lines]
     if measured.cost is not None and before.cost is not None:
         times = measured.cost.prefill_seconds / before.cost.prefill_seconds
-        parts.append(f"{times:.2f} times the time for reading {measured.cost.tokens:,} tokens")
+        parts.append(f"{times:.2f} times the time to read {measured.cost.tokens:,} tokens")
     return f"{measured.label}: {'; '.join(parts)}."

@@ -148,8 +148,8 @@ class Words:
     def too_few(self, found: str, needed: int) -> InvalidValue:
         """The error where a tokenizer's tokens, or the text, leave too few words to hide."""
         return InvalidValue(
-            f"{type(self.tokenizer).__name__} tells only {found} apart by their first token, of those that do not "
-            f"stand in the text: {needed} are needed to ask for one; give haystacks = 0, for no needles."
+            f"{type(self.tokenizer).__name__} tells only {found} that are not in the text apart by their first token: "
+            f"{needed} are needed to ask for one; give haystacks = 0 for no needles."
         )
 
     def _says_something(self, token: int) -> bool:

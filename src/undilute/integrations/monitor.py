@@ -7,8 +7,8 @@
         ...
         monitor.log(print)
 
-Every 100th pass is measured while it runs; nothing is run twice, and the other passes are not touched. What counts is
-the long end: of each layer's sampled rows, those are averaged that see at least half as many keys as the longest.
+Every 100th pass is measured while it runs. Nothing is run twice, and the other passes are not touched. Only long rows
+count: averages are over each layer's sampled rows that see at least half as many keys as the longest.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ MEASURES = ("entropy", "normalised_entropy", "n_eff", "top_weight", "sink_share"
 
 
 class DilutionMonitor(AbstractContextManager["DilutionMonitor"]):
-    """Measures every ``every``-th pass through its ``with`` block; does nothing in the others.
+    """Measure every ``every``-th pass through its ``with`` block, and do nothing in the others.
 
     Parameters
     ----------
     model : a Hugging Face model whose attention goes through ``AttentionInterface``, or any module around one: PEFT,
         ``DistributedDataParallel``, ``torch.compile`` (a measured pass then runs without the compiled code)
-    every : 1 measures each pass
-    rows : rows to sample of each sequence
-    per_layer : the same numbers for each layer too
+    every : measure one pass in this many; 1 measures every pass
+    rows : rows to sample from each sequence
+    per_layer : also give the numbers of each layer
 
     Attributes
     ----------
@@ -98,8 +98,8 @@ class DilutionMonitor(AbstractContextManager["DilutionMonitor"]):
         layers = measured.layers
         if not layers:
             raise InvalidValue(
-                f"no attention of {type(self.model).__name__} ran inside the monitor's block: the call of that model "
-                "must be in it."
+                f"no attention of {type(self.model).__name__} ran inside the monitor's block: call that model "
+                "inside it."
             )
         self.latest = summary(layers, per_layer=self.per_layer)
 

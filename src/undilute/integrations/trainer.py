@@ -1,11 +1,11 @@
-"""How does the dilution of a Hugging Face Trainer's model get into its logs?
+"""How do the numbers about dilution get into a Hugging Face Trainer's logs?
 
     trainer.add_callback(DilutionCallback(trainer, every=100))
 
-The first forward pass of every 100th step is measured while it runs; no pass is added. Transformers gives a callback no
-way to log: each log goes to the callbacks in the order in which they were added, reporters first, so that what a later
-one puts into it comes too late. The Trainer has one, ``Trainer.log``: what is measured is a log of its own, which is in
-``state.log_history`` and reaches every callback, whatever ``report_to`` is.
+The first forward pass of every 100th step is measured while it runs; no pass is added. A callback has no way to log:
+each log goes to the callbacks in the order they were added, reporters first, so what a later one adds comes too late.
+The Trainer has one, ``Trainer.log``. So each measurement is a separate log, which is in ``state.log_history`` and
+reaches every callback, whatever ``report_to`` is.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ except ModuleNotFoundError as error:
 
 
 class DilutionCallback(TrainerCallback):
-    """Logs entropy, effective keys, top weight and sink share of the model in training.
+    """Log entropy, effective keys, top weight and sink share of a model in training.
 
     Parameters
     ----------
-    trainer : the Trainer that the callback is added to, in whose logs the numbers are
+    trainer : the Trainer that the callback is added to, and whose logs get the numbers
     every : steps (updates of the weights) between measurements; with gradient accumulation the first of a step's
         passes is measured
-    rows : rows to sample of each sequence
-    per_layer : the same numbers for each layer too
+    rows : rows to sample from each sequence
+    per_layer : also give the numbers of each layer
 
     Attributes
     ----------

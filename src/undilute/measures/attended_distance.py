@@ -1,7 +1,6 @@
 """How far back does a row look?  The mean distance |own − j| under the weights, and the share of the last keys.
 
-Both are NaN where the keys are another text's, as where a decoder looks at its encoder: there is no distance between
-the two.
+Both are NaN where the keys belong to another text, as when a decoder looks at its encoder: the two have no distance.
 """
 
 from __future__ import annotations

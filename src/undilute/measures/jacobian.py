@@ -1,4 +1,4 @@
-"""How strongly do the weights answer to the logits?  ‖diag(p) − ppᵀ‖₂, exact, O(n) per row; at most 1/2."""
+"""How strongly do the weights react to the logits?  ‖diag(p) − ppᵀ‖₂, exact, O(n) per row; at most 1/2."""
 
 from __future__ import annotations
 

@@ -158,11 +158,11 @@ def _current(name: str, known: Collection[str]) -> str:
     current = name.removesuffix(BEFORE) + WITHOUT_SINK
     if not name.endswith(BEFORE) or current not in known:
         return name
-    warnings.warn(f"the measure {name!r} is called {current!r} now.", DeprecationWarning, stacklevel=4)
+    warnings.warn(f"the measure {name!r} is now called {current!r}.", DeprecationWarning, stacklevel=4)
     return current
 
 
 def _check_free(name: str, compute: Compute) -> None:
     """Raise if a measure of another file has the name; one's own may be defined again, as notebooks do."""
     if name in _measures and _homes[name] != compute.__module__:
-        raise InvalidValue(f"a measure {name!r} is there already, in {_homes[name]}: give yours another name.")
+        raise InvalidValue(f"a measure {name!r} already exists, in {_homes[name]}: give yours another name.")

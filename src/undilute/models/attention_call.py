@@ -20,7 +20,7 @@ from undilute.errors import InvalidValue
 
 IMPLEMENTATION = "undilute:"  # how the names of our own attention functions begin
 GIVEN = ("query", "key", "value", "attention_mask")  # what every attention function is given first
-UNREAD = ("indices", "block_indices", "cache")  # what chooses keys beside the mask, for functions that know of it
+UNREAD = ("indices", "block_indices", "cache")  # what else, apart from the mask, some functions choose keys by
 
 
 def arguments(
@@ -47,8 +47,8 @@ def arguments(
     options = dict(named)
     if len(given) > len(GIVEN):
         raise InvalidValue(
-            f"{type(module).__name__} gives its attention function {len(given)} arguments by their place: must be "
-            f"{', '.join(GIVEN)} and the others by name, such as scaling = 0.125, or nobody knows which is which."
+            f"{type(module).__name__} gives its attention function {len(given)} positional arguments: must be "
+            f"{', '.join(GIVEN)}, and the others by name, such as scaling = 0.125, or they cannot be told apart."
         )
     four = [*given, *(options.pop(name, None) for name in GIVEN[len(given) :])]
     if implementation in ("eager", "sdpa") or implementation.startswith(IMPLEMENTATION):
@@ -69,7 +69,7 @@ def _narrowed(mask: Tensor, selected: Tensor, keys: int) -> Tensor:
 def _unread(module: nn.Module, option: str) -> InvalidValue:
     return InvalidValue(
         f"{type(module).__name__} chooses its keys by {option}, which cannot be read from outside: must be a model "
-        "that hides keys by a mask alone."
+        "that hides keys only with a mask."
     )
 
 
@@ -257,7 +257,7 @@ class AttentionCall:
         return z if bias is None else z + bias
 
     def bias(self, batch: int, rows: Tensor, keys: int) -> Tensor | None:
-        """What is added to the logits beside hiding keys: (1 or heads, rows, keys), or None."""
+        """What the mask adds to the logits, apart from hiding keys: (1 or heads, rows, keys), or None."""
         added: Tensor | None = self.options.get("position_bias")
         if added is not None:
             added = self.full(added[min(batch, added.shape[0] - 1)][:, rows, :keys])

@@ -2,8 +2,8 @@
 
 Unpacking a model takes half a minute, so the result is kept in the user's cache: one folder per source file, named
 after its stem and the SHA-256 of its content, with a manifest that lists the size and SHA-256 of every file inside.
-A folder whose manifest does not agree with it, or is of another format, is made anew. Folders are built beside their
-place and renamed into it, so that a reader never sees half of one, whoever else is building it at the time.
+A folder whose manifest does not match, or has another format, is made again. Folders are built next to their place and
+renamed into it, so that a reader never sees half of one, even if another process is building it at the same time.
 """
 
 from __future__ import annotations

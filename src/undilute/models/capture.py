@@ -5,7 +5,7 @@
     c.frame()
 
 A row t of a causal model sees t + 1 keys, so rows at log-spaced positions of one pass give every measure over context
-length. Only those rows' logits are computed again, a block at a time; nothing is ever as large as n × n, and the
+length. Only the logits of those rows are computed again, a block at a time. Nothing is ever as large as n × n, and the
 model's own attention function still makes its output.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 X = Literal["values", "input"]
 BLOCK = 2**17  # logits measured at a time: what a core's cache holds
-SHORTEST = 16  # sampled rows of a long pass see at least so many keys: shorter ones say nothing about length
+SHORTEST = 16  # sampled rows of a long pass see at least this many keys: shorter ones say nothing about length
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Capture(AbstractContextManager["Capture"]):
 
     def __enter__(self) -> Capture:
         if self._watching is not None:
-            raise InvalidValue("this capture is running already: must be left before it is entered again.")
+            raise InvalidValue("this capture is already running: leave it before you enter it again.")
         watching = watch(self.model, self._measure)
         watching.__enter__()
         self._watching = watching
@@ -180,8 +180,8 @@ class Capture(AbstractContextManager["Capture"]):
         given = call.input
         if given is None or call.is_cross or given.shape[1] < call.keys:
             raise InvalidValue(
-                f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (a cache "
-                "does, or the text that a decoder looks at); use x = 'values', or run the model without a cache."
+                f"x = 'input': the input of {type(call.module).__name__} does not hold every key of the call (some are "
+                "in a cache, or in the text that a decoder looks at); use x = 'values', or run without a cache."
             )
         return given[batch][None]
 
@@ -222,13 +222,13 @@ def capture(
     Parameters
     ----------
     model : any causal language model, encoder, or both in one, whose attention goes through ``AttentionInterface``,
-        with whatever implementation it has; it is put back as it was on exit, also after an error
+        with any implementation; it is put back as it was on exit, even after an error
     rows : how many rows of each call, sequence and head to measure: log-spaced for a causal pass, evenly spaced for an
-        encoder's, all of them if there are no more
-    measures : names, see :func:`undilute.measures.names`; all by default, the user's own among them
+        encoder's; at most all of them
+    measures : names, see :func:`undilute.measures.names`; all by default, including the user's own
     x : what the weights select from in d̃ and N_s/N: the layer's "values", or its "input"
     top : the N of top-N mass, d̃ and N_s/N
-    sinks : how many of the first tokens count as sink
+    sinks : how many of the first tokens count as the sink
     recent : how many of the last keys count as recent
     on_layer : called with the name of the layer's module after each attention call, for progress
 

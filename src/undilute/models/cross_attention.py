@@ -1,4 +1,4 @@
-"""Are the keys of an attention call its queries' own, or another text's?  A decoder looks at its encoder's, for one.
+"""Do the keys of an attention call belong to the queries' text or to another?  A decoder may look at its encoder's.
 
 Shapes do not say: with a cache there are more keys than queries as well, and two texts may be of one length. The layer
 does, when it is called (BART's ``key_value_states``) or by what it is (Mllama, which finds its keys in a cache later):

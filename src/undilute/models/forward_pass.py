@@ -1,6 +1,6 @@
 """How is a model run just to watch it?  Once, without its language-model head, without a cache, without dropout.
 
-Only token ids are at hand, so a model that needs images, sounds or a decoder's input beside them is refused.
+Only token ids are available, so a model that also needs images, sounds or a decoder's input is refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_reads_tokens(model: PreTrainedModel) -> None:
 def _unreadable(model: PreTrainedModel, why: str) -> InvalidValue:
     return InvalidValue(
         f"{type(model).__name__} cannot be run on token ids alone ({why}): must be a language model or a text encoder; "
-        "of any other, undilute.capture(model) measures a pass that you run yourself, and "
+        "for any other, undilute.capture(model) measures a pass that you run yourself, and "
         "attn_implementation='undilute:ssmax' changes the rule."
     )
 

@@ -182,7 +182,7 @@ def _tokenizer(path: Path, reader: GGUFReader) -> PreTrainedTokenizerBase:
     if reader.get_field("tokenizer.ggml.tokens") is None:
         raise InvalidValue(f"{str(path)!r} holds no tokenizer; give a GGUF file that has one.")
     try:
-        # From an empty folder, so that no tokenizer file that happens to lie beside the GGUF file is mixed in.
+        # From an empty folder, so that no tokenizer file that happens to lie next to the GGUF file is mixed in.
         with TemporaryDirectory() as empty:
             tokenizer = AutoTokenizer.from_pretrained(empty, gguf_file=str(path.absolute()))
     except Exception as error:

@@ -1,6 +1,6 @@
 """How does ``attn_implementation="undilute:ssmax"`` come to mean something?
 
-Every rule of the registry is made known to transformers under that name, with torch's mask function beside it (a name
+Every rule of the registry is made known to transformers under that name, together with torch's mask function (a name
 that has none silently loses its causal mask). Models whose attention is code of their own refuse it
 (``own_attention.py``). transformers is heavy, and importing undilute must not import it: if it is not there yet, the
 names are registered as soon as somebody else has imported it. That takes a hook on ``sys.meta_path``: transformers has

@@ -72,7 +72,7 @@ def load(
         Keep what a GGUF file was unpacked to, in the user's cache directory (``$UNDILUTE_CACHE`` if set), so that the
         next load takes seconds. ``False`` leaves nothing on disk.
     trust_remote_code
-        Let a hub model or a local folder run Python code of its own.
+        Let a hub model or a local folder run its own Python code.
     dtype
         The type of the weights.
 
@@ -146,7 +146,7 @@ def _in_folder(folder: Path) -> Path:
     if pickles := [name for name in names if name.endswith(PICKLES)]:
         raise InvalidValue(
             f"{str(folder)!r} has its weights only as a pickle ({pickles[0]}), which can run any code and is not "
-            "opened; where you trust it, load it and write safetensors: model.save_pretrained(folder)."
+            "opened; if you trust it, load it yourself and write safetensors: model.save_pretrained(folder)."
         )
     raise InvalidValue(f"{str(folder)!r} holds no weights; give a folder with config.json and model.safetensors.")
 
@@ -248,7 +248,7 @@ def _in_one_line(name: str | Path) -> Iterator[None]:
         if is_here or not isinstance(error, OSError):
             raise InvalidValue(f"{str(name)!r} cannot be loaded: {one_line(error)}.") from None
         raise InvalidValue(
-            f"{str(name)!r} is no known model ({', '.join(WHEELS)}), no file or folder here, and not on the "
+            f"{str(name)!r} is not a known model ({', '.join(WHEELS)}), not a file or folder here, and not on the "
             f"Hugging Face hub: {one_line(error)}; check the spelling, log in with `hf auth login` if it is "
             "private, or give a local folder."
         ) from None

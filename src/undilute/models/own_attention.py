@@ -1,12 +1,12 @@
-"""Does a model compute its attention in code of its own, where no ``attn_implementation`` reaches it?
+"""Does a model compute its attention in its own code, where no ``attn_implementation`` reaches it?
 
-BLOOM, MPT, GPT-J and about ninety others do. Under a name of ours they would lose their causal mask without a word,
-ignore the rule, or fail with a KeyError, so they are refused as "sdpa" is refused by models without it: when a model
-is built, and when it is given the name. transformers asks at both places, but lets a name that it has registered pass,
-hence the two methods of ``PreTrainedModel`` that :func:`stand_guard` wraps; a third one sees the built model.
+BLOOM, MPT, GPT-J and about ninety others do. Under a name of ours they would silently lose their causal mask, ignore
+the rule, or fail with a KeyError. So they are refused, as "sdpa" is by models that lack it: when a model is built, and
+when it is given the name. transformers asks at both places, but lets a name that it has registered pass, hence the two
+methods of ``PreTrainedModel`` that :func:`stand_guard` wraps; a third one sees the built model.
 
     before it is built   its file must call AttentionInterface, and not choose its attention by name
-    once it is built     no part may attend in code of its own, and one of those that have the name must attend at all
+    once it is built     no part may attend in its own code, and one of those that have the name must attend at all
     when it runs         the masks of our names are made for no other model, however it came by the name
 """
 
@@ -51,13 +51,13 @@ def has_own_attention(kind: type[PreTrainedModel]) -> bool:
 
 
 def check_interface(model: PreTrainedModel, name: str) -> None:
-    """Raise if a model that is being built, or built, attends in code of its own; ``name`` is the implementation."""
+    """Raise if a model that is being built, or built, attends in its own code; ``name`` is the implementation."""
     if has_own_attention(type(model)):
         raise refusal(type(model).__name__, name)
 
 
 def check_built(model: PreTrainedModel, name: str) -> None:
-    """Raise if a part of a built model attends in code of its own."""
+    """Raise if a part of a built model attends in its own code."""
     check_interface(model, name)
     kinds: set[Any] = {type(part) for part in model.modules()}
     if not model._supports_sdpa:  # with it, transformers vouches for what such parts make of torch's masks
@@ -83,7 +83,7 @@ def attends_through_interface(kind: Any) -> bool:
     return INTERFACE in _names(kind)
 
 
-def refusal(who: str, name: str, does: str = "computes its attention in code of its own, not") -> InvalidValue:
+def refusal(who: str, name: str, does: str = "computes its attention in its own code, not") -> InvalidValue:
     """The sentence."""
     return InvalidValue(
         f"{who} {does} through transformers' AttentionInterface, so attn_implementation = {name!r} cannot change it: "

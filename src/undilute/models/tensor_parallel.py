@@ -69,7 +69,7 @@ def share(call: AttentionCall) -> Share:
         return Share(0, here, here)
     raise InvalidValue(
         f"{type(call.module).__name__} attends with {here} heads in each of {mesh.size()} processes, and its "
-        f"configuration has num_attention_heads = {total!r}, so nobody can say which they are: run it in one process."
+        f"configuration has num_attention_heads = {total!r}, so it is not clear which they are: use one process."
     )
 
 

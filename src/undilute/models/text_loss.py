@@ -1,4 +1,4 @@
-"""How well does a model predict each next token of a text, given so many before it?
+"""How well does a model predict each next token of a text, depending on how many came before it?
 
 Loss by position is where dilution would show: a model that uses its context gets better along the window. The model is
 run once over a window; its logits, the largest tensor of all, are made a few positions at a time.

@@ -44,7 +44,7 @@ def read(paths: Sequence[Path]) -> str:
     """The text of these files, one after another; the shipped one if there are none."""
     text = "\n\n".join(files.read_text(path, HINT) for path in paths) if paths else shipped()
     if not text.strip():
-        raise InvalidValue(f"{', '.join(map(str, paths))}: there is no text in it; give a file with text to read.")
+        raise InvalidValue(f"{', '.join(map(str, paths))}: no text in it; give a file with text to read.")
     return text
 
 
@@ -100,7 +100,7 @@ def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor) -> 
     if not isinstance(text, str):
         raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
     if tokenizer is None:
-        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+        raise InvalidValue("tokenizer = None: it is needed to read text; give one, or token ids.")
     return torch.tensor(encoded(tokenizer, text), dtype=torch.int64)
 
 
@@ -184,9 +184,9 @@ def tokens(
 
 def _first_tokens(tokenizer: PreTrainedTokenizerBase | None, text: str, wanted: int) -> Tensor:
     if tokenizer is None:
-        raise InvalidValue("tokenizer = None: needed to read text; or give token ids.")
+        raise InvalidValue("tokenizer = None: it is needed to read text; give one, or token ids.")
     if not text.strip():
-        raise InvalidValue("the text is empty: must be text to read.")
+        raise InvalidValue("the text is empty: give some text to read.")
     ids = _encode(tokenizer, text[: wanted * CHARACTERS])
     if len(ids) < wanted and len(text) > wanted * CHARACTERS:
         ids = _encode(tokenizer, text)

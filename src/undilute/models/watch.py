@@ -1,22 +1,22 @@
-"""What does a model attend to, call by call?  :func:`watch` is the one way to stand between it and its attention.
+"""What does a model attend to, call by call?  :func:`watch` is the only way to intercept its attention.
 
     with undilute.watch(model, on_call):
         model(ids)
 
 Transformers looks its attention function up by name in ``AttentionInterface``, and the function that makes the mask by
 the same name in ``AttentionMaskInterface``; a name that is missing from the second silently loses the causal mask. So
-both are registered, under names of our own that the model's configurations hold while somebody stands in between:
+both are registered, under names of our own. The model's configurations hold such a name while anything intercepts it:
 
     undilute_watch_3_of_undilute_treatment_of_sdpa
 
-Each part before an ``_of_`` is one who stands there, the last is the model's own implementation. Whoever leaves is
-taken out of the name, in whatever order. The original function still does the attention, and finds its own name in the
-configuration: the output is the very same.
+Each part before an ``_of_`` is one interception; the last part is the model's own implementation. An interception that
+ends is taken out of the name; the order does not matter. The original function still computes the attention, and finds
+its own name in the configuration, so the output is exactly the same.
 
-Threads may come and go at any time, one at a time: whoever does holds a lock. Attention calls hold none, they only
-read. So a name once known to transformers stays known, for a pass of another thread that is on its way to it, and for
-copies of the model; nobody stands behind it any more, and the next who comes is given the same name. One model is
-watched by one thread at a time, and whoever watches sees all of its passes, whichever thread makes them.
+Threads may begin and end interceptions at any time; a lock lets one do so at a time. Attention calls only read and hold
+no lock. So a name that transformers knows stays known: another thread's pass may be about to look it up, and so may a
+copy of the model. Nothing is behind the name any more, and the next interception reuses it. Only one thread can watch a
+model at a time, and it sees all passes of the model, whichever thread makes them.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _lock = threading.RLock()
 
 @contextmanager
 def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bool = False) -> Iterator[None]:
-    """Inside, ``on_call`` is given every attention call of every pass of ``model``, which stays as it is.
+    """Give ``on_call`` every attention call of every pass of ``model``, without changing the model.
 
     Parameters
     ----------
     model : a Hugging Face model whose attention goes through ``AttentionInterface``: causal or not, treated or not, in
-        training or generating; put back as it was on exit, also after an error, which may be one of ``on_call``
+        training or generating; put back as it was on exit, even after an error, which may come from ``on_call``
     on_call : called with a :class:`~undilute.models.WatchedCall` after the model's own attention has run. It has
 
         - ``layer``, ``run``: the module's name in the model; with how often it ran before in the same pass
@@ -69,9 +69,9 @@ def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bo
         - ``is_repeat``: whether the same rows were there before, as when checkpointing computes a call again
 
         Tensors are the model's own: read them, and keep what you compute, not the call, which would keep them alive.
-    replace : what ``on_call`` returns takes the output's place, and None leaves it; gradients flow through it. By
-        default what it returns is ignored, it runs without gradients, and the model's output is the same bit for bit
-    alone : whoever else watches the model does not see the passes inside
+    replace : what ``on_call`` returns replaces the output, and None leaves it; gradients flow through it. By default
+        what it returns is ignored, it runs without gradients, and the model's output is the same bit for bit
+    alone : hide the passes inside from any other watcher of the model
 
     Examples
     --------
@@ -111,7 +111,7 @@ def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bo
 
 
 class _Watcher:
-    """One who watches a model: lets its attention run, and shows the call."""
+    """Watches a model: lets its attention run, and shows the call."""
 
     def __init__(self, model: nn.Module, on_call: OnCall, replace: bool, alone: bool) -> None:
         check_supported(model)
@@ -130,7 +130,7 @@ class _Watcher:
         if not isinstance(instead, Tensor) or instead.shape != call.output.shape:
             what = tuple(instead.shape) if isinstance(instead, Tensor) else type(instead).__name__
             raise InvalidValue(
-                f"on_call returned {what} in the place of {call.layer}'s output: must be a tensor of shape "
+                f"on_call returned {what} instead of {call.layer}'s output: must be a tensor of shape "
                 f"{tuple(call.output.shape)}, or None to leave it."
             )
         return instead, *made[1:]
@@ -203,7 +203,7 @@ class Interception:
     def _leave(self) -> None:
         configs, self._configs = self._configs, []
         for config in configs:
-            users = _users.get((id(config), self.part), [])  # none if the model was copied with who stands there
+            users = _users.get((id(config), self.part), [])  # none if the model was copied while intercepted
             del users[-1:]
             if not users:
                 _users.pop((id(config), self.part), None)
@@ -214,8 +214,8 @@ class Interception:
             _standing.pop(self.part, None)
 
 
-_standing: dict[str, Interception] = {}  # who stands behind a part, if not only the layers' own rules
-_users: dict[tuple[int, str], list[Any]] = {}  # who holds a part: the configuration, once for each
+_standing: dict[str, Interception] = {}  # the interception behind a part, if it is more than the layers' own rules
+_users: dict[tuple[int, str], list[Any]] = {}  # who uses a part: the configuration, once for each
 
 
 def treated(model: nn.Module) -> Interception:
@@ -224,7 +224,7 @@ def treated(model: nn.Module) -> Interception:
 
 
 def implementation(name: str) -> str:
-    """The model's own implementation behind a name that may have others standing before it.
+    """The model's own implementation behind a name that may start with interceptions.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def _know(parts: list[str]) -> str:
 
 
 def _function(part: str, rest: str) -> Attention:
-    """The function to register: it shows its calls to whoever stands behind ``part``; the rest attends."""
+    """The function to register: it shows its calls to the watcher behind ``part``; the rest attends."""
 
     def attend(module: nn.Module, *given: Any, **named: Any) -> Any:
         args, options = arguments(module, implementation(rest), given, named)
@@ -329,8 +329,8 @@ def _check_thread(model: nn.Module, configs: list[Any]) -> None:
             other = _standing.get(part)
             if other is not None and other.thread != threading.get_ident() and other.sees(config):
                 raise InvalidValue(
-                    f"another thread is watching this {type(model).__name__}: one at a time can, or give each thread a "
-                    "model of its own (copy.deepcopy)."
+                    f"another thread is watching this {type(model).__name__}: only one can at a time; or give each "
+                    "thread its own model (copy.deepcopy)."
                 )
 
 
@@ -354,7 +354,7 @@ def check_supported(model: object) -> None:
         )
     if not model._can_set_attn_implementation():
         raise InvalidValue(
-            f"{kind} computes its attention in code of its own, not through transformers' AttentionInterface, so it "
+            f"{kind} computes its attention in its own code, not through transformers' AttentionInterface, so it "
             "cannot be read from outside: must be a model that supports attn_implementation, such as Llama, Qwen, "
             "Mistral, Gemma, GPT-2 or BERT."
         )

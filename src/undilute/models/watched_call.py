@@ -1,6 +1,6 @@
 """What is known about an attention call while a model runs?  Its layer, its output, its rules, any of its rows.
 
-Nothing here is computed before somebody asks, and then for the rows asked for: nothing is as large as n × n.
+Everything is computed on demand, and only for the rows asked for: nothing is as large as n × n.
 """
 
 from __future__ import annotations

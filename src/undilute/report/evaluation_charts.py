@@ -1,7 +1,7 @@
 """Which pictures show what a treatment does to a model?  Curves for one, heat maps for many.
 
 Loss by position, recall by length, task and depth, entropy and cost, each with its interval; the first measurement is
-that of the model as it is. With its findings and tables, an evaluation is shown on the same page as all other results.
+that of the untreated model. An evaluation, with its findings and tables, uses the same page as all other results.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ def _loss_change(after: Measurement, changes: Sequence[Change]) -> Chart:
     ]
     return Chart(
         "loss-difference",
-        "Next-token loss after treatment less that before, of the same tokens",
+        "Change in next-token loss on the same tokens, after minus before",
         "tokens before, up to",
         "difference in loss, nats",
         series,
         x_log=2,
-        note="Shaded: 95 % intervals of the paired difference. Where they hold 0, there is no clear difference.",
+        note="Shaded: 95 % intervals of the paired difference. Where they include 0, no difference is clear.",
     )
 
 
@@ -264,5 +264,5 @@ def _costs(measurements: Sequence[Measurement]) -> HeatMap:
         f"ratio to {measurements[0].label}",
         better="lower",
         centre=measurements[0].label,
-        note="Measured in turns in one run, the best of several; other work on the machine moves it.",
+        note="Measured in turns in one run, the best of several; other work on the machine affects it.",
     )

@@ -73,7 +73,7 @@ def diagnosis(found: Diagnosis) -> str:
     top = ("top weight", f"top weight at {question.target:,}")
     parts.append(table(["heads", "kind", "what it does", *top], kind_rows(found)))
     if worst := found.heads.diluting[:WORST]:
-        parts += [sentence(f"The {len(worst)} that lose most:" if len(worst) > 1 else "The one:"), heads(worst)]
+        parts += [sentence(f"The {len(worst)} heads that lose most:" if len(worst) > 1 else "The one:"), heads(worst)]
     if found.numbering is not None:
         parts.append(sentence(found.numbering))
     return block(*parts)

@@ -29,7 +29,7 @@ class Comparison:
     what : which value, with its unit; or which claim
     printed : the value, or the claim in a few words; None where nothing was printed
     computed : the value, or what came out in a few words
-    verdict : "agrees", "differs", or "other set-up" where the two cannot be held against each other
+    verdict : "agrees", "differs", or "other set-up" where the two cannot be compared
     low, high : an interval of the computed value, where there is one
     note : why, in one sentence
     """

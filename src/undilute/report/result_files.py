@@ -1,4 +1,4 @@
-"""How is a result kept?  A folder with results.json (everything), a CSV file a table, a PNG file a chart, and a page.
+"""How is a result saved?  A folder with results.json (everything), a CSV file per table, a PNG per chart, and a page.
 
 results.json holds all of a result, so that its page can be made again from it. Floats come back exactly as they were.
 JSON has no NaN and no infinity: they are written as null, and null comes back as NaN where a number must be, and as

@@ -36,7 +36,7 @@ def read(content: object) -> Result:
     except ValidationError as error:
         raise _explained(error, content) from None
     except RecursionError:
-        raise InvalidValue("it is nested too deeply: must be what was written here.") from None
+        raise InvalidValue("it is nested too deeply: it cannot have been written by undilute.") from None
     return made
 
 
@@ -53,7 +53,7 @@ def _explained(error: ValidationError, content: Any) -> InvalidValue:
         return InvalidValue(str(context["error"]))
     kind = first["type"]
     if kind == "extra_forbidden":
-        return InvalidValue(f"its {where} is unknown: there must be no such part.")
+        return InvalidValue(f"its {where} is unknown: remove it.")
     if kind == "missing":
         wanted = f"an object with {first['loc'][-1]!r}"
     elif kind == "literal_error":

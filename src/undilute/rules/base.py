@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from undilute.errors import InvalidValue
-from undilute.rules import masked as rows
+from undilute.rules import masked
 from undilute.rules.forms import SoftmaxForm, SparseForm
 from undilute.rules.parameters import Parametrised, as_it_is, count
 
@@ -73,7 +73,7 @@ def _definer(module: nn.Module, name: str) -> type:
 
 
 class Scale(Parametrised):
-    """What multiplies the logits of a row. Subclasses write ``bound`` and either ``at_length`` or ``forward``."""
+    """A factor on the logits of a row. Subclasses write ``bound`` and either ``at_length`` or ``forward``."""
 
     def at_length(self, n: Tensor) -> Tensor | float:
         """The factor for rows of n visible keys, if that is all it depends on.
@@ -102,7 +102,7 @@ class Scale(Parametrised):
         -------
         A number, or a tensor that broadcasts to (..., 1).
         """
-        return self.at_length(rows.count_visible(visible, logits.dtype))
+        return self.at_length(masked.count_visible(visible, logits.dtype))
 
     def multiply_(self, logits: Tensor, spare: Tensor, hide: Hide) -> None:
         """The same for a scale that reads the logits, in place and without gradient: an optional short cut for speed.
@@ -148,10 +148,10 @@ class Map(Parametrised):
     ----------
     sums_to_one : do the weights of a row that sees at least one key sum to 1?
     is_sparse : can it give exactly 0 to all but a few visible keys?
-    is_shift_invariant : does adding a constant to a row leave its weights alone?
+    is_shift_invariant : does adding a constant to a row leave its weights unchanged?
     is_monotone : does a larger scaled logit never get less weight than a smaller one in its row?
-    is_continuous : do the weights move little where the logits do?  False if a key can enter or leave at a jump: the
-        fast routes then take care that rounding makes no difference between equal logits
+    is_continuous : do small changes of the logits change the weights little?  False if a key's weight can jump: the
+        fast routes then make sure that rounding does not separate equal logits
     """
 
     sums_to_one: ClassVar[bool] = True
@@ -187,8 +187,8 @@ class Map(Parametrised):
 
         Returns
         -------
-        By what the weights are to be divided, (..., rows, 1) or a number: dividing the output costs less than dividing
-        the weights. None if the map has no such form for these logits; they may be spoilt by then.
+        The divisor of the weights, (..., rows, 1) or a number: dividing the output costs less than dividing the
+        weights. None if the map has no such form for these logits, which may be overwritten by then.
         """
         return None
 
@@ -268,7 +268,7 @@ class Rule(Parametrised):
         -------
         (..., keys) in the dtype of ``logits``; a row that sees nothing is all zeros.
         """
-        rows.check(logits, mask)
+        masked.check(logits, mask)
         if logits.shape[-1] == 0:
             return logits.clone()
         weights: Tensor = self.map(*self.scaled(logits, mask))
@@ -276,9 +276,9 @@ class Rule(Parametrised):
 
     def scaled(self, logits: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What the map is given: scaled logits (..., keys), finite and 0 where hidden, and which keys are visible."""
-        visible = rows.visible_keys(logits, mask)
-        z = rows.bounded(logits.to(rows.working_dtype(logits.dtype)).masked_fill(~visible, 0.0))
-        return rows.bounded(self.scale(z, visible) * z), visible
+        visible = masked.visible_keys(logits, mask)
+        z = masked.bounded(logits.to(masked.working_dtype(logits.dtype)).masked_fill(~visible, 0.0))
+        return masked.bounded(self.scale(z, visible) * z), visible
 
     def lipschitz(self, n: int) -> float:
         """Lipschitz constant (ℓ₂ → ℓ₂) of logits → weights on rows of n visible keys; ``math.inf`` if there is none."""
@@ -299,12 +299,12 @@ class Rule(Parametrised):
 
     def rows(self, rows: slice, length: int) -> Self:
         """Deprecated: ``for_rows``."""
-        warnings.warn("Rule.rows is now Rule.for_rows.", DeprecationWarning, stacklevel=2)
+        warnings.warn("Rule.rows is now called Rule.for_rows.", DeprecationWarning, stacklevel=2)
         return self.for_rows(rows, length)
 
     def heads(self, heads: slice | list[int], total: int) -> Self:
         """Deprecated: ``for_heads``."""
-        warnings.warn("Rule.heads is now Rule.for_heads.", DeprecationWarning, stacklevel=2)
+        warnings.warn("Rule.heads is now called Rule.for_heads.", DeprecationWarning, stacklevel=2)
         return self.for_heads(heads, total)
 
     def at_length(self, n: Tensor) -> Self:

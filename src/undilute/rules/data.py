@@ -49,7 +49,7 @@ def to_data(rule: Rule) -> dict[str, Any]:
     """
     if not isinstance(rule, Rule):
         raise InvalidValue(
-            f"rule = {rule!r}: must be a Rule; undilute.rules.get makes one of a name, a Scale or a Map."
+            f"rule = {rule!r}: must be a Rule; undilute.rules.get makes one from a name, a Scale or a Map."
         )
     if forward_of(rule) is not Rule:
         raise InvalidValue(
@@ -99,7 +99,7 @@ def _written_as(part: Scale | Map, base: type[Scale] | type[Map]) -> type:
             return cls
     lost = [name for name in _parameters(own) if name == KIND or _attribute(part, name) is MISSING]
     raise InvalidValue(
-        f"{own.__name__} cannot be written as data: {', '.join(lost)} cannot be read off it. A parameter must be an "
+        f"{own.__name__} cannot be written as data: it does not show its {', '.join(lost)}. A parameter must be an "
         f"attribute of the same name, other than {KIND!r}; what reads the layer's input is more than its parameters."
     )
 
@@ -122,8 +122,8 @@ def _plain(cls: type, name: str, value: Any) -> Any:
             return value
         case Tensor() if hasattr(value, "full_tensor"):
             raise InvalidValue(
-                f"{cls.__name__}.{name} is spread over several processes, so none of them can write it: gather it with "
-                "its full_tensor() first."
+                f"{cls.__name__}.{name} is split over several processes, so none of them can write it: gather it with "
+                "full_tensor() first."
             )
         case Tensor():
             return value.detach().tolist()

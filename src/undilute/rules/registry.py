@@ -83,7 +83,7 @@ def register(
 
 
 def on_register(listener: Callable[[str], None]) -> None:
-    """Call ``listener`` with every name there is, and with every name that is registered from now on.
+    """Call ``listener`` with every registered name, and with every name that is registered from now on.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def get(rule: str | Rule | Map | Scale, **parameters: Any) -> Rule:
 def learnable(rule: str, embed_dim: int, num_heads: int) -> Rule:
     """The trainable form of a preset: one set of learned parameters per head where the papers learn them.
 
-    A rule whose parameters are given, as in ``"ssmax(s=0.4)"``, has these and learns nothing.
+    A rule with given parameters, as in ``"ssmax(s=0.4)"``, keeps them and learns nothing.
     """
     make = preset(rule).learnable
     return get(rule) if make is None else as_rule(make(embed_dim, num_heads))

@@ -29,5 +29,5 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in _MOVED:
-            raise AttributeError(f"undilute.theory.{name} has moved: it is undilute_papers.theory.{name} now.")
+            raise AttributeError(f"undilute.theory.{name} has moved to undilute_papers.theory.{name}.")
         raise AttributeError(f"module 'undilute.theory' has no attribute {name!r}")

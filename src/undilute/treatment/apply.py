@@ -1,4 +1,4 @@
-"""How does a treatment enter a model?  In place, whatever kind it is of, and undone on exit.
+"""How does a treatment enter a model?  In place, whatever its kind, and it is undone on exit.
 
     with undilute.apply(model, "adaptive"):
         model.generate(...)
@@ -15,8 +15,8 @@ and a method ``enter(model)``.
             handle = model.register_forward_pre_hook(...)
             return undilute.treatment.InForce(handle.remove)
 
-A kind of treatments is a file in ``undilute/treatment/kinds``, or in the user's own program: a class like this one and,
-if it has a short form that people may write instead, a function that reads it (:func:`kind`).
+A kind of treatment is a file in ``undilute/treatment/kinds``, or in the user's own program: a class like this one and,
+if it has a short form that users can type, a function that reads it (:func:`kind`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class InForce(AbstractContextManager["InForce"]):
         self.summary = summary
 
     def undo(self) -> None:
-        """Put the model back as it was before; nothing to do the second time."""
+        """Put the model back as it was before; calling it again does nothing."""
         if self._undo is not None:
             self._undo()
             self._undo = None
@@ -181,17 +181,17 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
     -------
     Treated
         A context manager; the treatment is in force at once, so the result may also be ignored. ``undo()`` ends it.
-        Treatments of the same layers end in the reverse order in which they began. What is no rule gives an
-        :class:`InForce`, which has ``undo()`` alone.
+        Undo treatments of the same layers in reverse order. Treatments other than rules give an :class:`InForce`,
+        which only has ``undo()``.
 
     Notes
     -----
-    ``torch.save(model)`` keeps rules. ``save_pretrained`` writes their plan beside the weights; a model that is loaded
-    from there says that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the model is
-    given another ``attn_implementation``. Do not begin or end one while another thread runs the model.
+    ``torch.save(model)`` keeps rules. ``save_pretrained`` writes their plan next to the weights; a model loaded from
+    there warns that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the model is given
+    another ``attn_implementation``. Do not begin or end one while another thread runs the model.
 
-    With tensor parallelism heads have the numbers that they have in the whole model; every process must apply the
-    same. For data-parallel training apply first what is to be learned, and wrap the model then.
+    With tensor parallelism heads keep their numbers in the whole model; every process must apply the same treatment.
+    For data-parallel training apply learned rules first, then wrap the model.
 
     Examples
     --------
@@ -212,5 +212,5 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
     if isinstance(found, Rules):
         return found.enter(model, learn)
     if learn:
-        raise InvalidValue(f"learn = {learn!r}: only rules learn in this way, not {found.label}.")
+        raise InvalidValue(f"learn = {learn!r}: only rules have parameters to learn, not {found.label}.")
     return found.enter(model)

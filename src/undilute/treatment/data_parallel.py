@@ -1,9 +1,9 @@
 """Would what is learned stay the same in all processes?
 
-Data-parallel training (DistributedDataParallel, FSDP) shares the parameters that a model has when it is wrapped. What
-is put into it later, each process trains for itself, and the processes drift apart without a word. FSDP can be seen on
-the modules that it shards; DistributedDataParallel leaves no trace on the model inside it, so it is looked for among
-all objects of the process.
+Data-parallel training (DistributedDataParallel, FSDP) shares the parameters that a model has when it is wrapped. Each
+process trains later additions for itself, and the processes silently drift apart. FSDP can be seen on the modules that
+it shards; DistributedDataParallel leaves no trace on the model inside it, so we look for it among all objects of the
+process.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ def check_not_wrapped(model: nn.Module) -> None:
         gc.collect()  # what nobody uses any more may still be there
     for name in _around(model):
         raise InvalidValue(
-            f"the model is in a {name} already, which shares only the parameters that it found when it was made, so "
-            "what the rules learn would drift apart between the processes: apply the rules first, and wrap the model "
-            "then."
+            f"the model is already in a {name}, which shares only the parameters that it found when it was made, so "
+            "what the rules learn would drift apart between the processes: apply the rules first, then wrap the model."
         )
 
 

@@ -6,13 +6,13 @@ attention call, whatever the architecture names its layers.
 ``"layers.12.*"`` is every head of layer 12, ``"layers.*.heads.3"`` head 3 of every layer, ``"*"`` all of them. Patterns
 are those of a shell: ``*``, ``?`` and ``[…]``.
 
-Layers are attention layers, counted from 0 in the order in which they run. In a hybrid, whose other layers do not
-attend, ``"layers.0.*"`` is its first attention layer, which the model may call ``model.layers.4.self_attn``. The
-model's own names do as well, and so do those of the modules around them: ``"model.layers.4.self_attn"``,
-``"model.layers.4.*"``, ``"model.layers.4.heads.3"``. Where the model's own names begin with ``layers.``, as those of a
-model without its head may, a pattern that begins so means them and not our numbers.
+Layers are attention layers, counted from 0 in the order they run. In a hybrid, whose other layers do not attend,
+``"layers.0.*"`` is the first attention layer, which the model may call ``model.layers.4.self_attn``. The model's own
+names work too, and so do those of the modules around them: ``"model.layers.4.self_attn"``, ``"model.layers.4.*"``,
+``"model.layers.4.heads.3"``. If the model's own names begin with ``layers.``, as in a model without its head, a pattern
+that begins this way means them and not our numbers.
 
-A module that runs several times in a pass is as many layers: ``"…attention.passes.2"``; its own name means all of them.
+A module that runs several times in a pass counts as several layers: ``"…attention.passes.2"``; its own name means all.
 """
 
 from __future__ import annotations
@@ -185,5 +185,5 @@ def _pair(head: Any, layers: Sequence[Layer]) -> Head:
             "diagnosis."
         ) from None
     if not (0 <= layer < len(layers) and 0 <= number < layers[layer].heads):
-        raise InvalidValue(f"there is no head {number} in a layer {layer}: {described(layers)}.")
+        raise InvalidValue(f"no head {number} in layer {layer}: {described(layers)}.")
     return layer, number

@@ -5,8 +5,8 @@
     undilute.apply(model, "plan.json")
 
 A plan belongs to the model it was made for: its architecture, layers and heads are kept with it and checked. In its
-file an assignment has the index of its layer and the layer's name in the model; one of them is enough, and a name may
-also stand in the index's place.
+file an assignment has the index of its layer and the layer's name in the model. One of them is enough, and a name may
+replace the index.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What becomes of a treated model that is saved?  Its rules are kept beside its weights.
+"""What happens to a treated model that is saved?  Its rules are kept next to its weights.
 
 ``save_pretrained``, and so ``push_to_hub`` and the Trainer's checkpoints, writes the plan that the model follows into
-the same folder and a note into its configuration. ``from_pretrained`` gives a model without rules, since weights are
-all that it reads; the note makes it say so, and how to put them back:
+the same folder and a note into its configuration. ``from_pretrained`` reads only weights, so it gives a model without
+rules; the note makes it warn, and say how to put them back:
 
     undilute.apply(model, "folder/undilute_plan.json")
 
-A rule by name (``attn_implementation="undilute:ssmax"``), which transformers does not save either, is noted alike.
-What the rules have learned is in the plan, and among the weights too, where a Trainer that goes on finds it; not with
-tensor parallelism, where each process has learned for its own heads. A model without rules is saved as if Undilute were
-not there. ``torch.save(model)`` keeps everything by itself.
+A rule by name (``attn_implementation="undilute:ssmax"``), which transformers does not save either, is noted the same
+way. What the rules have learned is in the plan, and also among the weights, where a resumed Trainer finds it; but not
+with tensor parallelism, where each process has learned for its own heads. A model without rules is saved as if Undilute
+were not there. ``torch.save(model)`` keeps everything by itself.
 """
 
 from __future__ import annotations

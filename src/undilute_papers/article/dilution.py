@@ -129,7 +129,7 @@ def _gaps_to_hold(longest: int) -> list[Row]:
     ]
 
 
-# ---------------------------------------------------------------- printed beside computed
+# ---------------------------------------------------------------- printed and computed
 
 
 def _table_comparisons() -> list[Comparison]:

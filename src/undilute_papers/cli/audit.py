@@ -16,17 +16,17 @@ console = Console()
 
 def audit_statements(
     id: Annotated[
-        str | None, typer.Argument(help="One statement, such as B13, with its parts; all by default.")
+        str | None, typer.Argument(help="A statement and its parts, such as B13; all statements by default.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random cases; every verdict must reproduce from any.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random cases; verdicts must reproduce from any seed.")] = 0,
     details: Annotated[
-        bool, typer.Option("--details", help="Printed and corrected form, proof, numbers, plot.")
+        bool, typer.Option("--details", help="Show printed and corrected form, proof, numbers and plot.")
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with formulas and plots.")] = None,
     as_json: Annotated[Path | None, typer.Option("--json", help="Write everything as JSON.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the plots of --details.")] = Path("undilute-out/audit"),
 ) -> None:
-    """Every statement of the papers: verdict, and evidence computed now; exit code 1 if one does not reproduce."""
+    """Check every statement of the papers: verdict and fresh evidence; exit code 1 if a verdict does not reproduce."""
     from undilute import files
     from undilute_papers import audit
     from undilute_papers.report import audit_page, audit_plots, audit_table

@@ -22,12 +22,12 @@ console = Console()
 def bench_diagnosis(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="As for diagnose.")] = "smollm2",
-    lengths: Annotated[str, typer.Option(help="Tokens, separated by commas.")] = "2048,8192",
-    repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 3,
-    dense: Annotated[int, typer.Option(help="Up to how many tokens to measure output_attentions=True too.")] = 2048,
+    lengths: Annotated[str, typer.Option(help="Lengths in tokens, separated by commas.")] = "2048,8192",
+    repeat: Annotated[int, typer.Option(help="Runs of each measurement; the best one counts.")] = 3,
+    dense: Annotated[int, typer.Option(help="Measure output_attentions=True too, up to this many tokens.")] = 2048,
     output: Annotated[Path, typer.Option(help="Folder for the file.")] = Path("undilute-out/bench"),
 ) -> None:
-    """Time and memory of a diagnosis beside the forward pass it watches, measured in one run: table and JSON."""
+    """Time and memory of a diagnosis as ratios to the forward pass it watches, measured in one run: table and JSON."""
     from undilute import files, models
     from undilute.models import texts
     from undilute.models.texts import tokens
@@ -60,10 +60,10 @@ def bench(
     lengths: Annotated[str, typer.Option(help="Lengths separated by commas.")] = "1024,4096,16384",
     spreads: Annotated[str, typer.Option(help="Spread of the logits: normal, diffuse (0.3), sharp (3).")] = "normal",
     backward: Annotated[bool, typer.Option(help="Measure forward + backward too.")] = True,
-    decode: Annotated[int, typer.Option(help="Keys for one decoding step; 0 for none.")] = 32_768,
+    decode: Annotated[int, typer.Option(help="Keys for one decoding step; 0 to skip it.")] = 32_768,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 8,
-    repeat: Annotated[int, typer.Option(help="Take the best of so many.")] = 5,
-    dense: Annotated[int, typer.Option(help="Up to how many keys to measure dense code too.")] = 4096,
+    repeat: Annotated[int, typer.Option(help="Runs of each measurement; the best one counts.")] = 5,
+    dense: Annotated[int, typer.Option(help="Measure dense code too, up to this many keys.")] = 4096,
     output: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("undilute-out/bench"),
 ) -> None:
     """Time and memory of each rule as ratios to torch's own attention, measured in one run: table, JSON and chart."""

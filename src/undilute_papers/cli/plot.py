@@ -37,7 +37,7 @@ def plot_rules(
     seed: Annotated[int, typer.Option(help="Seed of the random logits.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("undilute-out/rules"),
 ) -> None:
-    """How each rule's top weight and entropy move as n grows: PNG, HTML and CSV."""
+    """Show how each rule's top weight and entropy change as n grows: PNG, HTML and CSV."""
     from undilute import files
     from undilute_papers.rule_curves import plots as rule_plots
     from undilute_papers.rule_curves.curves import needle_curves

@@ -27,7 +27,7 @@ from undilute_papers.reproduction.experiment import Experiment, every
 console = Console()
 FOLDER, QUICK = Path("undilute-out/reproduce"), "quick"
 RULES = "rules"  # the option of experiments that take any rule
-GO_ON = "the same command with --resume goes on from there"
+GO_ON = "the same command with --resume continues from there"
 
 
 class Experiments(TyperGroup):
@@ -52,17 +52,17 @@ app = typer.Typer(
 Output = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for the results, one below it for each experiment.",
-        show_default=f"{FOLDER}; of quick runs {FOLDER / QUICK}",
+        help="Folder for the results, with one subfolder for each experiment.",
+        show_default=f"{FOLDER}; for quick runs {FOLDER / QUICK}",
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="A short form of it: smaller, and less exact.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from where an earlier run stopped; skip what is done.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run a short form: smaller and less exact.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue where an earlier run stopped; skip what is done.")]
 
 
 @app.callback(invoke_without_command=True)
 def list_experiments(context: typer.Context) -> None:
-    """Every experiment: id, source, what it shows, time needed."""
+    """List every experiment: id, source, what it shows, time needed."""
     if context.invoked_subcommand is None:
         from undilute_papers.report import experiment_text
 
@@ -71,7 +71,7 @@ def list_experiments(context: typer.Context) -> None:
 
 @app.command("all")
 def reproduce_all(output: Output = None, quick: Quick = False, resume: Resume = False) -> None:
-    """Every experiment, one after the other, and the report on all of them."""
+    """Run every experiment, one after the other, and write the report on all of them."""
     output = output or _folder(quick)
     failed: list[str] = []
     for id, cls in every().items():
@@ -110,7 +110,7 @@ def _report(output: Path) -> None:
     if not results:
         quick = any(output.glob(f"{QUICK}/*/{result_files.RESULTS}"))
         first = "run `undilute reproduce all --quick` and give --quick, or choose another --output"
-        hint = "give --quick for those of quick runs" if quick else first
+        hint = "give --quick to use the quick runs" if quick else first
         raise InvalidValue(f"no results in {str(output)!r}: {hint}.")
     found = [each for result in results for each in result.comparisons]
     console.print(outcome(found), markup=False, highlight=False)
@@ -118,7 +118,7 @@ def _report(output: Path) -> None:
 
 
 def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
-    """Run one experiment and write its folder; with ``resume`` go on with what is there."""
+    """Run one experiment and write its folder; with ``resume`` continue an earlier run."""
     from undilute import files
     from undilute.report import result_files
     from undilute_papers.report import experiment_text, reproduction_page
@@ -129,7 +129,7 @@ def _reproduce(experiment: Experiment, output: Path, resume: bool) -> None:
         require(package, "plot")
     work = folder / "work"
     if resume and _is_done(experiment, folder):
-        console.print(f"{experiment.id}: done before, with the same options", highlight=False)
+        console.print(f"{experiment.id}: already done with the same options", highlight=False)
         return
     experiment = replace(experiment, work=work)
     if not resume:

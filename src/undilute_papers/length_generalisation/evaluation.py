@@ -1,7 +1,7 @@
 """How many answers are right at each length, and what does the head that fetches them attend to?
 
 The head that fetches the answers is the one whose asking tokens give most weight to the token that holds the answer, at
-the training length. Every rule is tested on the same sequences, and beside it the argmax of the same logits in every
+the training length. Every rule is tested on the same sequences, and so is the argmax of the same logits in every
 head, which can do better or worse: a head that is diluted can gain by it, and a head that needs to average can lose.
 
 The answers of one sequence are not independent of each other, so the standard error of an accuracy is taken over

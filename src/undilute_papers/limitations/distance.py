@@ -60,7 +60,7 @@ class Distance(Experiment):
     rows: int = option(256, "Evenly spaced tokens at each length that the mean is taken over; 0 for every token.")
     short_rows: str = option("left out", "A token that sees no more than N keys: left out, or zero.")
     draws: int = option(1, "Random sets drawn for each token and head.")
-    seed: int = option(0, "Of the random sets.")
+    seed: int = option(0, "Seed of the random sets.")
 
     def run(self, progress: Progress = quiet) -> Result:
         """Measure every head, and hold the claims of the paper against what comes out."""
@@ -115,7 +115,7 @@ def proportional(length: int) -> dict[float, int]:
 
 
 class _Figures:
-    """What the measured rows say: tables, charts, and the paper's claims beside them."""
+    """What the measured rows say: tables, charts, and a comparison with the paper's claims."""
 
     def __init__(self, options: Distance, lengths: list[int], tops: list[int], found: dict[int, Sample]) -> None:
         self.options, self.lengths, self.tops, self.found = options, lengths, tops, found

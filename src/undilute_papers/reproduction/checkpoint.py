@@ -1,4 +1,4 @@
-"""How does a long run survive a kill?  Its whole state is written beside it every minute, whole or not at all."""
+"""How does a long run survive a kill?  Its whole state is saved every minute, all or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has every reproduced table or figure in common?  Options, a run, and a result beside what was printed.
+"""What do all reproduced tables and figures share?  Options, a run, and a result to compare with what was printed.
 
     @dataclass(frozen=True)
     class Distance(Experiment):

@@ -2,7 +2,7 @@
 
 A training that fails on its own distribution says nothing about larger sets or longer sequences, and yet it counts: a
 rule that trains only now and then costs as many trainings. So nothing is left out of the means, and the seeds that
-failed are named beside them.
+failed are named next to them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sentence(trainings: Mapping[str, Mapping[int, float]], condition: str) -> st
 
 
 def reported_elsewhere(where: str, accuracies: Sequence[Mapping[int, float]]) -> list[Comparison]:
-    """What is said of ASEntmax beside our trainings with it, ``where`` they were made; nothing where there are none."""
+    """What is said of ASEntmax, compared with our trainings with it ``where`` they were made; nothing without any."""
     seeds = [seed for each in accuracies for seed in each]
     if not seeds:
         return []

@@ -1,4 +1,4 @@
-"""How is a network trained so that a kill costs a minute at most?  Step by step, with its whole state kept beside it.
+"""How is a network trained so that a kill costs at most a minute?  Step by step, saving its whole state on the way.
 
     @dataclass(frozen=True)
     class Run(training.Run):

@@ -38,8 +38,10 @@ class TrainingExperiment(Experiment):
     """An experiment made of trainings. Subclasses say which, and what is to be said about their outcomes."""
 
     seed: int = option(0, "The first seed.")
-    workers: int = option(0, "Processes side by side; 0 for as many as there are cores.", changes_figures=False)
-    checkpoint_seconds: float = option(60.0, "How much work of each process a kill may cost.", changes_figures=False)
+    workers: int = option(0, "Processes to run in parallel; 0 for one per core.", changes_figures=False)
+    checkpoint_seconds: float = option(
+        60.0, "Seconds of work that a kill may cost each process.", changes_figures=False
+    )
 
     @abstractmethod
     def planned(self) -> Sequence[Run]:

@@ -52,7 +52,7 @@ def test_resume_skips_what_is_done_and_nothing_else(here: Here, tmp_path: Path) 
     before = results.stat().st_mtime_ns
     again = here(*arguments, "--seeds", "3", "--resume")
     assert again.returncode == 0
-    assert "done before" in again.stdout
+    assert "already done" in again.stdout
     assert results.stat().st_mtime_ns == before
     assert here(*arguments, "--seeds", "4", "--resume").returncode == 0
     kept = json.loads(results.read_text())
@@ -149,7 +149,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    kept = f"max-retrieval keeps its state in {str(work)!r}: the same command with --resume goes on from there"
+    kept = f"max-retrieval keeps its state in {str(work)!r}: the same command with --resume continues from there"
     assert errors == f"undilute: interrupted; {kept}.\n"
     assert list(work.glob("*.pt"))
     assert not (tmp_path / "max-retrieval" / "results.json").exists()
@@ -193,7 +193,7 @@ def test_a_report_needs_results(here: Here, tmp_path: Path) -> None:
     assert here("reproduce", "temperature", "--quick", "--output", str(tmp_path / "quick")).returncode == 0
     result = here("reproduce", "report", "--output", str(tmp_path))
     assert result.returncode == 2
-    assert "give --quick for those of quick runs" in result.stderr
+    assert "give --quick to use the quick runs" in result.stderr
 
 
 def test_options_win_over_quick() -> None:

@@ -79,7 +79,7 @@ def choose(call: Call, forced: str | None = None) -> Route:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
     logits = call.logits_shape.numel()
     if logits == 0 or call.value.shape[-1] == 0:
-        return Route("reference", "no rows, no keys or no values: there is nothing to compute")
+        return Route("reference", "no rows, no keys or no values: nothing to compute")
     if call.is_abstract:
         return Route("reference", "tensors without numbers: only shapes are worked out")
     if _is_transformed():
@@ -87,7 +87,7 @@ def choose(call: Call, forced: str | None = None) -> Route:
             raise InvalidValue(
                 f"route = {forced!r} cannot run inside torch.func or forward-mode autograd: leave route unset."
             )
-        return Route("reference", "inside torch.func or forward-mode autograd, which only dense code can take")
+        return Route("reference", "inside torch.func or forward-mode autograd, which only dense code supports")
     if forced is not None:
         if forced in PRAISE and (why := _too_large(forced, call)) is not None:
             raise InvalidValue(f"route = {forced!r} cannot run this call: {why}; leave route unset.")
@@ -98,7 +98,7 @@ def choose(call: Call, forced: str | None = None) -> Route:
 
 
 def _step_route(call: Call) -> Route:
-    """A few queries against many keys: memory is no question, one pass over the keys is."""
+    """A few queries against many keys: memory does not matter, one pass over the keys does."""
     if call.query.device.type != "cpu" and sdpa.obstacle(call) is None:
         return Route("sdpa", f"{call.queries} queries; {PRAISE['sdpa']}")
     if sparse.obstacle(call) is None and (call.rule.scale.is_foldable or _too_large("sparse", call) is None):
@@ -121,7 +121,7 @@ def _fast_route(call: Call) -> Route:
 def _too_much(name: str, call: Call) -> str | None:
     """Why a route would take too much memory, or None."""
     if name == "sdpa" and sdpa.bytes_written(call) > memory_budget():
-        return "torch would write out more than the memory budget for it"
+        return "torch would need more than the memory budget"
     return None
 
 
@@ -130,18 +130,18 @@ def _too_large(name: str, call: Call) -> str | None:
     if call.query.device.type != "cpu":
         return None
     if not scaling.has_room(call):
-        return "its numbers are not finite, or products of query and key too large"
+        return "its numbers are not finite, or its products of query and key are too large"
     is_scaled = name == "sparse" or call.return_entropy
     if (is_scaled or not call.rule.scale.is_foldable) and not scaling.has_digits(call, is_scaled):
-        return "its logits are so large that rounding would spoil their differences"
+        return "its logits are so large that rounding would destroy their differences"
     return None
 
 
 def run(call: Call, forced: str | None = None) -> Attended:
     """Output and, if the call asks for it, log-sum-exp and entropy.
 
-    Where torch.compile looks on, or torch.export, a call that the sdpa route can take is part of the graph; any other
-    is one opaque operation.
+    Under torch.compile or torch.export, a call that the sdpa route can take is part of the graph; any other is one
+    opaque operation.
     """
     if not torch.compiler.is_compiling():
         return _run(call, forced)

@@ -25,14 +25,14 @@ def obstacle(call: Call) -> str | None:
     if call.bias is not None and call.bias.dtype.itemsize > call.query.dtype.itemsize:
         return "the kernel would round the additive mask to the queries' dtype"
     if call.bias is not None and call.return_entropy:
-        return "an additive mask has a share in the entropy"
+        return "an additive mask changes the entropy"
     return scaling.obstacle(call)
 
 
 def run(call: Call) -> Attended:
     """Output and, if asked for, log-sum-exp and entropy.
 
-    Without gradients, a few heads at a time: the scaled queries and other copies are then small beside the output.
+    Without gradients, a few heads at a time: scaled queries and other copies stay small compared with the output.
     """
     parts = [] if call.needs_gradient() or scaling.is_trivial(call.rule) else _head_slices(call)
     if len(parts) < 2:

@@ -3,9 +3,9 @@
     @undilute.evaluation.task("pets", hides={"{name} keeps a {thing}.": 4}, asks="{name} keeps a")
     def pets(words, taken, generator): ...
 
-A task is a function that invents short statements, the needles, and questions about them. Put it in a file of its own
-in this folder, or in one that your program imports; it then appears in ``evaluate``, ``compare``, their tables and
-their charts. Every task draws from a random stream of its own: one more changes nothing about the others.
+A task is a function that invents short statements, the needles, and questions about them. Put it in its own file in
+this folder, or in a file that your program imports. It then appears in ``evaluate``, ``compare``, tables and charts.
+Every task has its own random stream, so adding one does not change the others.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def task(name: str, *, hides: Mapping[str, int], asks: str, stream: int | None =
 
     Parameters
     ----------
-    name : as it is shown; a name that another file has taken is refused
+    name : as it is shown; must not be taken by another file
     hides : statement → how many such needles a haystack holds. In a statement ``{name}`` and ``{other}`` stand for any
         name, ``{kind}``, ``{favourite}`` and ``{thing}`` for any word of ``undilute.evaluation.words``; of several
         statements of one kind, give the longest

@@ -9,7 +9,7 @@ y ≥ 1 have weight 1 and those of y ≤ −1 have 0, however far out they are. 
 linear, with corners at y and y − 1: sorted and summed up they give τ exactly. If B is whole and z₍B₎ leads the next key
 by 1 or more, τ = z₍B₎ − 1: the top B keys have weight 1, and the gradient is 0.
 
-Gradient. Let a be 1 on the keys with 0 < p < 1, of which there are m. Then ∂p/∂z = diag(a) − aaᵀ/m and ∂p/∂B = a/m.
+Gradient. Let a be 1 on the m keys with 0 < p < 1. Then ∂p/∂z = diag(a) − aaᵀ/m and ∂p/∂B = a/m.
 The first is an orthogonal projector, as p is a projection onto a convex set: L = 1 if 0 < B < n and n ≥ 2 (n equal
 logits reach it), and the weights are constant otherwise. If B is whole, a row may have m = 0. There p has a corner in
 B, and ∂p/∂B is taken as 0: start a learned budget off the whole numbers.

@@ -1,4 +1,4 @@
-"""Can attention be exactly zero off the point?  α-entmax: [(α−1)z − τ]₊^(1/(α−1)), τ such that the row sums to 1.
+"""Can irrelevant keys get exactly zero?  α-entmax: [(α−1)z − τ]₊^(1/(α−1)), τ such that the row sums to 1.
 
 Peters, Niculae & Martins 2019, arXiv:1905.05702; α = 2 is sparsemax (arXiv:1602.02068), α → 1 is softmax, 1.5 the usual
 choice. Below 1 the same formula has 1/(α−1) < 0: every key has weight, and far keys fall off as a power of their
@@ -24,7 +24,7 @@ norm infinite, so L is finite only for n = 2.
 
 For α ≤ 1 it is κ(2) = 2^(α−2) at every n. A symmetric matrix's norm is at most its largest absolute row sum, here
 2uᵢR/(uᵢ + R) with R = Σ_{j≠i} uⱼ. As 2 − α ≥ 1, R ≤ (1 − pᵢ)^(2−α), so this is at most the harmonic mean of p^(2−α) at
-pᵢ and 1 − pᵢ, which is largest at pᵢ = 1/2; two equal keys far above the rest come as near as one likes.
+pᵢ and 1 − pᵢ, which is largest at pᵢ = 1/2; two equal keys far above the rest come arbitrarily near.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How does attention usually share itself out?  Softmax: e^z / Σ e^z, always positive, always summing to 1.
+"""How is attention usually shared out?  Softmax: e^z / Σ e^z, always positive, always summing to 1.
 
 Its Jacobian diag(p) − ppᵀ has spectral norm at most 1/2, reached at p = (1/2, 1/2).
 """

@@ -1,4 +1,4 @@
-"""How sharp should a row of a given entropy be, by any rising curve one likes?  softmax(β(H)·z), β given by knots.
+"""How sharp should a row of a given entropy be?  Any rising curve will do: softmax(β(H)·z), β given by knots.
 
 β(H) runs in straight lines through the knots (h₁, β₁), …, (h_K, β_K), with h increasing and 1 ≤ β₁ ≤ … ≤ β_K:
     β(H) = β₁ + Σₖ (βₖ₊₁ − βₖ)·clamp((H − hₖ) / (hₖ₊₁ − hₖ), 0, 1),
@@ -7,7 +7,7 @@ entropy, since β ≥ 1. The knots are data: one curve for all heads or one per 
 
 Why. The published polynomial (``EntropyAdaptive``, arXiv:2410.01104) peaks at H = 4.4124 nats, falls from there and
 switches off at 5.9445, about 382 effective keys. A head that dilutes over thousands of tokens is above that: the
-flattest rows, which need it most, are left as they are. Its monotone envelope max_{h ≤ H} β(h), the preset
+flattest rows, which need it most, are left unchanged. Its monotone envelope max_{h ≤ H} β(h), the preset
 "adaptive-monotone", follows the published curve up to its peak and holds 2.4214 from there on.
 
 Lipschitz bound. As for ``EntropyAdaptive``, the Jacobian J_q·(β·I + β'(H)·z·∇Hᵀ) of softmax(β(H)·z) has a norm of at

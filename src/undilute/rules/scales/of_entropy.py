@@ -1,8 +1,8 @@
-"""What do scales have in common that look at how flat a row is?  softmax(β(H)·z), H the row's own softmax entropy.
+"""What do scales that look at how flat a row is share?  softmax(β(H)·z), H the row's own softmax entropy.
 
 Such a scale reads the logits, so it cannot be folded into the queries beforehand; but H is all it needs of them, and
-the flash route gets H from the kernel's log-sum-exp. A subclass writes β as a function of H. The Lipschitz bound that
-they share is derived in ``entropy_adaptive``.
+the flash route gets H from the kernel's log-sum-exp. A subclass writes β as a function of H. ``entropy_adaptive``
+derives the Lipschitz bound they share.
 """
 
 from __future__ import annotations

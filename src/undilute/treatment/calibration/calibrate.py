@@ -64,16 +64,16 @@ def calibrate(
     ----------
     model, tokenizer : of Hugging Face; the tokenizer may be None if ``text`` holds token ids
     text : the text, or token ids (tokens,)
-    rule : "ssmax" and "logn" get a scale per head that holds its median row at the sharpness it has at ``reference``
-        tokens; "adaptive" gets a monotone curve β(H) per head, defined for every entropy, that holds its rows at the
-        widest they are up to ``reference``; any other rule has nothing to fit, and needs ``select``. Layers whose
-        sliding window is shorter than twice the reference hold by themselves and are left alone
+    rule : "ssmax" and "logn" get a scale per head that keeps its median row as sharp as it is at ``reference`` tokens;
+        "adaptive" gets a monotone curve β(H) per head, defined for every entropy, that keeps its rows from growing
+        wider than they are up to ``reference``; any other rule has nothing to fit, and needs ``select``. Layers whose
+        sliding window is shorter than twice the reference do not dilute and are left alone
     heads : a pattern, or patterns, pairs (layer, head) or heads of a diagnosis (``d.heads.diluting``); all by default
-    length : tokens of a window; by default 2,048, or as many as the model reads
+    length : tokens per window; by default 2,048, or as many as the model reads
     reference : the length at which the head is as sharp as it should be; by default an eighth of ``length``
     hold : for "ssmax" and "logn": the "top" weight, sink left out, or the "entropy" of the row
     select : keep only those heads whose treatment lowers the next-token loss of the calibration text
-    on_progress : called with (share done, what is under way)
+    on_progress : called with (share done, what is being done)
 
     Returns
     -------
@@ -120,15 +120,15 @@ def calibrate(
 
 
 def _check(model: PreTrainedModel, rule: str, hold: Hold, select: bool) -> None:
-    """Say what can be said before the model is run."""
+    """Refuse what can be refused before the model is run."""
     check_supported(model)
     registry.preset(rule)
     if hold not in get_args(Hold):
         raise InvalidValue(f"hold = {hold!r}: must be {' or '.join(map(repr, get_args(Hold)))}.")
     if rule not in FITS and not select:
         raise InvalidValue(
-            f"rule = {rule!r} has no parameter that is fitted: must be {', '.join(FITS)}; or select = True chooses the "
-            "heads that are better off with it."
+            f"rule = {rule!r} has no parameter to fit: must be {', '.join(FITS)}; or give select = True to choose the "
+            "heads that do better with it."
         )
     if select:
         check_head(model)
@@ -137,8 +137,8 @@ def _check(model: PreTrainedModel, rule: str, hold: Hold, select: bool) -> None:
 def _check_causal(model: PreTrainedModel, calls: Mapping[str, AttentionCall]) -> None:
     if any(call.looks_ahead for call in calls.values()):
         raise InvalidValue(
-            f"{type(model).__name__} looks ahead, so all its rows see the whole input: to fit a rule to how a head "
-            "changes with the length, or to the loss of the next token, it must be a causal model."
+            f"{type(model).__name__} looks ahead, so all its rows see the whole input: must be a causal model, to fit "
+            "a rule to how a head changes with length or to the next-token loss."
         )
 
 

@@ -1,10 +1,10 @@
 """Which β(H) keeps a head's rows from growing wider than they are at a reference length?
 
-The rows that a head has at lengths up to n₀ reach, but for one in ten, an entropy H₀: that much is its own business,
-and β = 1 up to there. Every wider row needs the β with H(β·z) = H₀, which the grid gives. The curve through these (H,
-β) is the monotone one that is closest (isotonic regression), thinned to a few knots; above the widest row seen it
-stays at its last value. So it is defined for every entropy, non-decreasing, at least 1, and it never raises a row's
-entropy, since the entropy of softmax(β·z) falls as β grows.
+Nine in ten of a head's rows at lengths up to n₀ have an entropy of at most H₀. That is normal for the head, so β = 1 up
+to there. Every wider row needs the β with H(β·z) = H₀, which the grid gives. The curve through these (H, β) is the
+monotone one that is closest (isotonic regression), thinned to a few knots; above the widest row seen it stays at its
+last value. So it is defined for every entropy, non-decreasing, at least 1, and it never raises a row's entropy, since
+the entropy of softmax(β·z) falls as β grows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which heads are better off with the rule?  Those that lower the next-token loss of the calibration text.
+"""Which heads do better with the rule?  Those that lower the next-token loss of the calibration text.
 
-A gate g between a head's own output and the treated one, own + g·(treated − own), is 0 in the model as it is. The
-slope of the loss in all heads' gates comes from one backward pass over each window; it orders the heads. How many of
-the best to take is then tried: 1, 2, 4, … of them, as long as the slope promises something, each with a forward pass
-over each window under the real rule.
+A gate g between a head's own output and the treated one, own + g·(treated − own), is 0 in the untreated model. One
+backward pass over each window gives the slope of the loss in every head's gate, which orders the heads. Then we try how
+many of the best to take: 1, 2, 4, … of them, while the slope promises a gain, each with a forward pass over each window
+under the real rule.
 """
 
 from __future__ import annotations

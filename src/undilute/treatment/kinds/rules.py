@@ -238,7 +238,7 @@ def _check_learned(plan: Plan, learn: Sequence[str]) -> None:
     for name in learn:
         if name not in held:
             raise InvalidValue(
-                f"learn = {list(learn)!r}: no rule of the treatment has a parameter {name!r}; there is "
+                f"learn = {list(learn)!r}: no rule of the treatment has a parameter {name!r}; they have "
                 f"{', '.join(sorted(held)) or 'none'}."
             )
 

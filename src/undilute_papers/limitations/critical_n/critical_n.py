@@ -7,7 +7,7 @@ with the main term as corrected, and with the expectation itself, found by drawi
 
 Two things are wrong with that procedure whatever the formula. The two samples are the same heads, so they are paired,
 and the test's level does not hold. And not to reject is not to find equal: with fewer heads the same curves give a
-smaller critical N. So beside it stand a paired test (Wilcoxon signed-rank over heads) and an equivalence test: the
+smaller critical N. So we add a paired test (Wilcoxon signed-rank over heads) and an equivalence test: the
 ratio d̃/E, its geometric mean over heads, and the N from which its 90 % interval lies within 10 % of 1 (two one-sided
 tests at 5 %).
 """
@@ -52,10 +52,10 @@ class CriticalN(Experiment):
     rows: int = option(64, "Evenly spaced tokens at each length that the mean is taken over; 0 for every token.")
     x: str = option("values", "What the weights select from: values, input or embedding; the paper does not say.")
     short_rows: str = option("left out", "A token that sees no more than N keys: left out, or zero.")
-    heads: tuple[int, ...] = option((36, 144), "Repeat the test with so many heads, drawn at random.")
+    heads: tuple[int, ...] = option((36, 144), "Repeat the test with this many heads, drawn at random.")
     subsets: int = option(20, "How often heads are drawn.")
     draws: int = option(1, "Random sets drawn for each token and head.")
-    seed: int = option(0, "Of the random sets and of the drawn heads.")
+    seed: int = option(0, "Seed of the random sets and the drawn heads.")
 
     def run(self, progress: Progress = quiet) -> Result:
         """Compute d̃ and its expectations for every head, and search the critical N in every way."""

@@ -1,6 +1,6 @@
 """Can the distances of the heads be told from their expectations?  The tests, as published and as they should be.
 
-As published, a two-sample Kolmogorov–Smirnov test; beside it, for the same heads, a paired test and the ratio with its
+As published, a two-sample Kolmogorov–Smirnov test; also, for the same heads, a paired test and the ratio with its
 interval.
 """
 

@@ -4,7 +4,7 @@ Figure 4 of Mudarisov et al., arXiv:2508.17821 (v1):
     g(T, ε) = ‖softmax((l + εv)/T) − softmax(l/T)‖₂ / ε,   ‖v‖₂ = 1.
 As published (Algorithm 5): v is a random direction for each row, over the keys that it sees; mean over rows, largest
 over heads. That cannot test a bound on the norm of the Jacobian: for small ε a random direction gives ‖J‖_F/√n on
-average, while the norm is what the worst direction gives. So beside it, for the same rows:
+average, while the norm is what the worst direction gives. So we add, for the same rows:
     ‖J‖₂, exact (``undilute.theory.jacobian``): the limit of the worst direction for small ε;
     g along the worse of two directions: against the top eigenvector of J, and with the two largest logits moved against
     each other. Another direction may be worse still, but none passes the proven supremum (√2/ε)·tanh(ε/(2√2·T)).
@@ -56,7 +56,7 @@ class Gradient(Experiment):
     scaled: bool = option(True, "The temperature divides q·k/√d; without it, q·k.")
     rows: int = option(64, "Rows of each head, evenly spaced; 0 for all.")
     directions: int = option(1, "Random directions for each row.")
-    seed: int = option(0, "Of the random directions.")
+    seed: int = option(0, "Seed of the random directions.")
 
     def run(self, progress: Progress = quiet) -> Result:
         """Move the logits of every head, in one forward pass of the model."""

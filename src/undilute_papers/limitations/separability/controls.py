@@ -1,4 +1,4 @@
-"""What is N_s/N where the vectors are known exactly?  Synthetic rows beside those of a model.
+"""What is N_s/N where the vectors are known exactly?  Synthetic rows to compare with those of a model.
 
 Logits come from N(0, 1); the vectors are independent and uniform on a sphere, orthonormal, or with a common direction
 (cosine 0.5). In a last control one token has weight 0.97, as in a head that is as selective as can be.

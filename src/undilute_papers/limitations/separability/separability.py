@@ -48,7 +48,7 @@ class Separability(Experiment):
     tops: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "How many tokens are selected: the N's.")
     x: str = option("embedding", "What is selected from: the token's embedding (as published), or values or input.")
     rows: int = option(64, "Rows of each head, evenly spaced; 0 for all.")
-    seed: int = option(0, "Of the controls.")
+    seed: int = option(0, "Seed of the controls.")
 
     def run(self, progress: Progress = quiet) -> Result:
         """Measure every head in one forward pass, and the controls."""

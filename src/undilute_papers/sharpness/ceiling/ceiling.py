@@ -59,7 +59,7 @@ class Ceiling(TrainingExperiment):
     steps: int = option(20_000, "Steps of training; an arm may take a multiple of them.")
     sizes: tuple[int, ...] = option(SIZES, "Items of the test sets.")
     sets: int = option(1024, "Test sets of each size.")
-    test_items: int = option(2**22, "But of large sets only so many that they have this many items.")
+    test_items: int = option(2**22, "At most this many items in all test sets of one size.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,7 +7,7 @@ there is lost to the logits' resolution, not to the spreading of the weights.
 What the sources leave open is an option here: the size of the training sets (16, or 5 to 16), whether logits are
 divided by √128, the number of test sets. ψ and φ have one hidden layer, and weights start as Flax starts them, since
 the paper's code is in JAX. The paper trains for 100,000 steps, we for 20,000; its learning rate is constant, and
-``schedules`` puts cosine decay beside it.
+``schedules`` adds cosine decay.
 
 The start of the weights and the size 16 were settled after a look at the printed table: torch's own start, and sets of
 5 to 16, had given lower accuracies on a few seeds. Agreement with the table is that of a set-up chosen among several.
@@ -42,7 +42,7 @@ SCHEDULES = ("constant", "cosine")
 
 @dataclass(frozen=True)
 class MaxRetrieval(TrainingExperiment):
-    """The published table of max retrieval, and every other rule beside it.
+    """The published table of max retrieval, compared with every other rule.
 
     Examples
     --------
@@ -71,14 +71,14 @@ class MaxRetrieval(TrainingExperiment):
         ("softmax", "ssmax", "entmax15", "sparsemax", "as-entmax", "focus"), "Rules to train with; all for every rule."
     )
     seeds: int = option(10, "Trainings of each rule in the published set-up, with seeds that follow --seed.")
-    variant_seeds: int = option(10, "Trainings of each variant of it: other learning rates, other set sizes.")
+    variant_seeds: int = option(10, "Trainings of each variant: other learning rates, other set sizes.")
     steps: int = option(20_000, "Steps of training; the paper: 100,000.")
     schedules: tuple[str, ...] = option(SCHEDULES, "Learning rates: constant (as published), cosine (decay to 1e-6).")
     set_sizes: tuple[str, ...] = option(SET_SIZES, "Items of a training set; all but the first for softmax only.")
     scaled: bool = option(True, "Divide the logits by √128.")
     sizes: tuple[int, ...] = option(SIZES, "Items of the test sets.")
     sets: int = option(1024, "Test sets of each size.")
-    test_items: int = option(2**22, "But of large sets only so many that they have this many items.")
+    test_items: int = option(2**22, "At most this many items in all test sets of one size.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
