@@ -198,6 +198,14 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
     assert "Rules compared on" in (folder / "index.html").read_text()
 
 
+def test_a_plan_that_is_named_twice_is_judged_once(here: Here, checkpoint: Path, book: Path) -> None:
+    options = ["--model", str(checkpoint), "--text", str(book), *FAST, "--haystacks", "0"]
+    here("treat", *options, "--rule", "top-k(k=8)", "--save-plan", "narrow.json")
+    ran = here("compare", *options, "--rules", "narrow.json,./narrow.json", "--output", "out")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(Path("out/results.json").read_text())["settings"]["rules"] == ["softmax", "narrow"]
+
+
 # ---------------------------------------------------------------- mistakes
 
 
@@ -205,6 +213,10 @@ def test_a_comparison_has_every_rule_and_its_fitted_form(here: Here, checkpoint:
     ("arguments", "message"),
     [
         (["treat", "--rule", "ssmacks"], "unknown rule 'ssmacks': did you mean 'ssmax'"),
+        (
+            ["treat", "--rule", "plan.json"],
+            "--rule = 'plan.json' is the name of a file: give a rule",
+        ),
         (["treat", "--plan", "missing.json"], "cannot read the plan 'missing.json'"),
         (["treat", "--plan", "plan.json", "--calibrate"], "--plan = 'plan.json' already says which heads"),
         (["treat", "--text", "missing.txt"], "cannot read 'missing.txt'"),

@@ -127,7 +127,7 @@ def test_many_are_compared_with_the_same_model(tmp_path: Path) -> None:
         (same,) = [one for one in found.measurements if one.label == label]
         assert_array_equal(same.losses, alone.losses)
     listed = ud.compare(model, None, IDS, [str(path), rule, {"layers.0.*": "ssmax"}], **FAST)
-    assert list(listed.changes) == ["my-plan", "Rule", "ssmax for layers.0.*"]
+    assert list(listed.changes) == ["my-plan", "TopK(k=3)", "ssmax for layers.0.*"]
 
 
 def test_what_fits_a_treatment_is_called_when_its_turn_comes_and_judged_by_the_other_half() -> None:
@@ -152,6 +152,37 @@ def test_what_fits_a_treatment_is_called_when_its_turn_comes_and_judged_by_the_o
     assert [doing for _, doing in seen][-2:] == ["measuring time and memory", "done"]
 
 
+def test_a_function_that_leaves_its_treatment_in_force_is_refused() -> None:
+    model = random_model("llama")
+
+    def fit(model: Any, tokenizer: Any, ids: Any, on_progress: Any) -> str:
+        ud.apply(model, "ssmax")
+        return "top-k"
+
+    for _ in range(2):  # the second time on a model that is treated already
+        with pytest.raises(InvalidValue, match="mine: the function that fits it left the model treated"):
+            ud.compare(model, None, IDS, {"mine": fit}, **FAST)
+
+
+def test_what_a_treatment_was_fitted_to_is_said_of_functions_and_of_lists() -> None:
+    model, ids = random_model("llama"), tokens(900)
+    plan = ud.calibrate(model, None, ids, length=64)
+    own = ud.evaluate(model, None, ids, lambda *_, **__: "ssmax", label="mine", **FAST)
+    assert own.notes[1].startswith("mine was made by a function that was given the whole text")
+    assert len(ud.evaluate(model, None, ids, lambda *_, **__: plan, **FAST).notes) == 1
+    assert len(ud.evaluate(model, None, ids, [plan, "top-k"], **FAST).notes) == 1
+    elsewhere = ud.evaluate(model, None, ids.flip(0), [plan, "top-k"], **FAST)
+    assert elsewhere.notes[1].startswith("The plan was fitted to another text")
+
+
+def test_every_plan_has_a_file_of_its_own() -> None:
+    model, ids = random_model("llama"), tokens(900)
+    fit = partial(ud.calibrate, length=64)
+    found = ud.compare(model, None, ids, {"первый": fit, "второй": partial(fit, heads="layers.1.*")}, **FAST)
+    assert [len(plan.heads) for plan in found.plans.values()] == [8, 4]
+    assert list(found.plans) == ["plan-1.json", "plan-2.json"]
+
+
 def test_names_of_treatments() -> None:
     assert list(labelled(["softmax", "softmax.json", Path("a/x.json"), Path("b/x.json"), partial(ud.calibrate)])) == [
         "softmax as a rule",
@@ -161,14 +192,19 @@ def test_names_of_treatments() -> None:
         "calibrate",
     ]
     with pytest.raises(InvalidValue, match="two of them have the same name"):
-        labelled([ud.rules.get("top-k"), ud.rules.get("ssmax")])
+        labelled([ud.rules.get("top-k"), ud.rules.get("top-k(k=32)")])
+    rules = [ud.rules.get("softmax"), ud.rules.get("ssmax | top-k(k=8)"), ud.rules.Hard()]
+    assert list(labelled(rules)) == ["softmax as a rule", "LogLength(s=0.43, b=0) | TopK(k=8)", "Hard"]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({}, "treatments is empty"),
-        ("ssmax", "treatments = 'ssmax': must be a list of treatments"),
+        ("ssmax", "treatments is 'ssmax': must be a list of treatments"),
+        (ud.rules.get("ssmax"), "treatments is a Rule: must be a list of treatments"),
+        ({3: "ssmax"}, "label = 3: must be text"),
+        ({" ": "ssmax"}, "label = ' ': must be text"),
         ({"softmax": "ssmax"}, "'softmax' is the name of the untreated model"),
         ({"a": {"layers.9.*": "ssmax"}}, r"a: no head matches 'layers\.9\.\*'"),
         ({"a": 3.5}, "a: treatment = 3.5: must be a rule"),

@@ -104,6 +104,16 @@ def test_the_word_that_stands_last_is_the_answer() -> None:
     assert _within(used, needle, "absent") == (0, len(needle))
 
 
+@pytest.mark.parametrize("kind", ["byte-level", "sentence-piece", "bytes"])
+def test_the_answer_is_the_word_and_not_a_part_of_another(kind: str) -> None:
+    used = tokenizer(kind)
+    needle = continuation(used, " A rose is what Roseanne has, with primroses.")
+    start, stop = _within(used, needle, "rose")
+    assert used.decode(needle[start:stop]).strip() == "rose"
+    assert used.decode(needle[stop:]).strip().startswith("is what")
+    assert used.decode(needle[slice(*_within(used, needle, "prim"))]).strip().startswith("prim")
+
+
 def test_candidates_differ_in_one_token(made: tuple[Any, tuple[Haystack, ...]]) -> None:
     used, stacks = made
     shared = len(Words(used).shared)

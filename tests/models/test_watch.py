@@ -231,14 +231,30 @@ def test_gradients_flow_through_what_takes_the_outputs_place() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda call: call.output[:, :1], r"on_call returned \(1, 1, 4, 8\) in the place of model.layers.0.self_attn"),
-        (lambda call: 0.0, r"returned float .* must be a tensor of shape \(1, 5, 4, 8\), or None to leave it"),
+        (lambda call: call.output[:, :1], r"\(1, 1, 4, 8\) .* in the place of model.layers.0.self_attn's output"),
+        (lambda call: 0.0, r"returned a float .* must be a tensor of shape \(1, 5, 4, 8\) .*, or None to leave it"),
+        (lambda call: call.output.half(), "and dtype torch.float16 on cpu in the place of .* dtype torch.float64"),
     ],
 )
 def test_what_cannot_be_an_output_is_refused(returned: Callable[[WatchedCall], Any], message: str) -> None:
     model = random_model("llama")
     with pytest.raises(InvalidValue, match=message), ud.watch(model, returned, replace=True):
         model(tokens(1, 5))
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "output"])
+def test_whoever_only_watches_cannot_change_anything_unnoticed(name: str) -> None:
+    model = random_model("llama")
+    message = "on_call changed a tensor of model.layers.0.self_attn in place"
+    with pytest.raises(InvalidValue, match=message), ud.watch(model, lambda call: getattr(call, name).zero_()):
+        model(tokens(1, 5))
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([-1]), torch.tensor([-1, 4]), torch.tensor([5]), [1], torch.ones(1)])
+def test_rows_that_there_are_not_are_refused(rows: Any) -> None:
+    (call, _) = watched(model := random_model("llama"), lambda: model(tokens(1, 5)))
+    with pytest.raises(InvalidValue, match="rows"):
+        call.weights(0, rows)
 
 
 def test_a_copy_is_not_watched() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -95,6 +96,19 @@ def test_if_one_of_several_fails_none_is_left(kind: ModuleType) -> None:
     assert torch.equal(model(IDS).logits, before)
     with pytest.raises(InvalidValue, match="the treatment is an empty list"):
         ud.apply(model, [])
+
+
+@pytest.mark.parametrize("returned", [None, nullcontext()])
+def test_what_is_not_in_force_is_no_treatment(returned: object) -> None:
+    model = random_model("llama")
+    before = model(IDS).logits
+    given = SimpleNamespace(label="mine", enter=lambda model: returned)
+    for each in (given, ["ssmax", given]):
+        with pytest.raises(InvalidValue, match=r"enter of mine returned a .*: must put the treatment in force"):
+            ud.apply(model, each)
+        with pytest.raises(InvalidValue, match="enter of mine returned a"):
+            ud.evaluate(model, None, tokens(600), each, length=64, haystacks=0)
+    assert torch.equal(model(IDS).logits, before)
 
 
 def test_undo_is_called_once() -> None:

@@ -53,8 +53,8 @@ def compare(
     from undilute.evaluation import compare as judged
     from undilute.evaluation.evaluate import labelled
 
-    given = [name for name in dict.fromkeys(rules.split_names(which)) if name != BASELINE]
-    names = [Path(name) if name.endswith(".json") else name for name in given]
+    given = [name for name in rules.split_names(which) if name != BASELINE]
+    names = list(dict.fromkeys(Path(name) if name.endswith(".json") else name for name in given))
     if not names:
         raise InvalidValue(f"--rules = {which!r}: must name at least one rule other than {BASELINE}, such as ssmax.")
     read = [*(text or []), *(more or [])]
@@ -65,8 +65,8 @@ def compare(
     treatments: dict[str, Any] = {
         label: name if isinstance(name, Path) else subject.rule(name) for label, name in labelled(names).items()
     }
-    for name in given:
-        if calibrate and judging.fits(name):
+    for name in names:
+        if calibrate and isinstance(name, str) and judging.fits(name):
             treatments[judging.labelled(name, heads, True)] = judging.calibrated(subject, name, length, hold, False)
     with judging.progress_bar() as tell:
         found = judged(subject.model, subject.tokenizer, subject.ids, treatments, name=model, on_progress=tell, **asked)

@@ -62,6 +62,8 @@ def treat(
         )
     if hold != "top" and not fitted:
         raise InvalidValue(f"--hold = {hold!r} has no effect without --calibrate: give both, or neither.")
+    if rule is not None and rule.endswith(".json"):
+        raise InvalidValue(f"--rule = {rule!r} is the name of a file: give a rule, such as ssmax, or --plan {rule}.")
     rule, read = rule or "adaptive", [*(text or []), *(more or [])]
     judging.check_before(output, [rule if plan is None else plan], [*read, Path(model)], save_plan)
     asked = judging.asked(length, windows, haystacks, needle_lengths, seed)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,8 @@ from undilute.models.attention_call import IMPLEMENTATION
 from undilute.models.head_rules import own_rules
 from undilute.models.texts import fingerprint, halves, tokenised
 from undilute.progress import Progress, quiet
-from undilute.treatment.apply import Treatment, get
-from undilute.treatment.kinds.rules import Treated
+from undilute.treatment.apply import Several, Treatment, entered, get
+from undilute.treatment.kinds.rules import Rules, Treated
 from undilute.treatment.plan import Plan
 
 if TYPE_CHECKING:
@@ -136,8 +137,9 @@ def labelled(treatments: Sequence[Any]) -> dict[str, Any]:
     >>> list(labelled(["old/wide.json", Path("new/wide.json"), "plans/narrow.json", "ssmax"]))
     ['old/wide.json', 'new/wide.json', 'narrow', 'ssmax']
     """
-    if isinstance(treatments, str):
-        raise InvalidValue(f"treatments = {treatments!r}: must be a list of treatments, or {{label: treatment}}.")
+    if isinstance(treatments, str) or not isinstance(treatments, Sequence):
+        what = repr(treatments) if isinstance(treatments, str) else f"a {type(treatments).__name__}"
+        raise InvalidValue(f"treatments is {what}: must be a list of treatments, or {{label: treatment}}.")
     called = [_label(each) for each in treatments]
     found: dict[str, Any] = {}
     for label, each in zip(called, treatments, strict=True):
@@ -173,15 +175,14 @@ def _judged(
     """Prepare, fit, try out, measure, compare: whatever is wrong shows as early as it can."""
     start = time.perf_counter()
     before = "the model as it is" if _has_rules(model) else BASELINE
-    if before in given:
-        raise InvalidValue(f"{before!r} is the name of the untreated model: give the treatment another label.")
+    _check_labels(before, given)
     ids = tokenised(tokenizer, text)
     material, seed = ask(model, tokenizer, halves(ids)[1]), ask.keywords["seed"]
     fits = [label for label, each in given.items() if _is_fit(each)]
     steps = _Steps(on_progress, 2 + len(given) + len(fits))
     ready = {label: _tried(model, label, each) for label, each in given.items() if label not in fits}
     for label in fits:
-        with _naming(label):
+        with _naming(label), _leaving_as_it_is(model):
             fitted = given[label](model, tokenizer, ids, on_progress=steps.next(f"fitting {label}"))
         ready[label] = _tried(model, label, fitted)
     ready = {label: ready[label] for label in given}
@@ -193,16 +194,37 @@ def _judged(
         (first, *others),
         {each.label: changes(first, each, seed=seed) for each in others},
         _plans(id, ready, fits),
-        _notes(id, ready, ids),
+        _notes(id, ready, fits, ids),
         settings | _settings(id, before, ready, material, seed),
         time.perf_counter() - start,
     )
+
+
+def _check_labels(before: str, labels: Iterable[Any]) -> None:
+    for label in labels:
+        if not isinstance(label, str) or not label.strip():
+            raise InvalidValue(f"label = {label!r}: must be text, which tables and charts show.")
+        if label == before:
+            raise InvalidValue(f"{before!r} is the name of the untreated model: give the treatment another label.")
 
 
 def _has_rules(model: PreTrainedModel) -> bool:
     """Whether something was done to the model before, so that it is not to be called softmax."""
     by_name = IMPLEMENTATION in str(getattr(model.config, "_attn_implementation", ""))
     return by_name or any(map(own_rules, model.modules()))
+
+
+@contextmanager
+def _leaving_as_it_is(model: PreTrainedModel) -> Iterator[None]:
+    """Refuse a function that leaves its treatment in force: it would be in all figures, those of before included."""
+
+    def state() -> list[object]:
+        return [model.config._attn_implementation, *map(own_rules, model.modules())]
+
+    before = state()
+    yield
+    if any(old is not new and old != new for old, new in zip_longest(before, state())):
+        raise InvalidValue("the function that fits it left the model treated: must undo what it applied.")
 
 
 def _is_fit(given: Any) -> bool:
@@ -226,7 +248,7 @@ def _tried(model: PreTrainedModel, label: str, given: Any) -> _Ready:
     """Refuse what the model cannot have, before anything is measured."""
     with _naming(label):
         treatment = get(given)
-        with treatment.enter(model) as now:
+        with entered(treatment, model) as now:
             plan = now.plan if isinstance(now, Treated) else None
             summary = now.summary
     return _Ready(treatment if plan is None else get(plan), summary or label, plan)
@@ -302,21 +324,38 @@ def _plans(id: Kind, ready: Mapping[str, _Ready], fits: Sequence[str]) -> dict[s
     if id == "treat":
         return dict(zip([PLAN], plans.values(), strict=False))
     presets = [plan.made.get("preset") for plan in plans.values()]
-    return {
-        f"plan-{re.sub(r'[^a-zA-Z0-9]+', '-', label if presets.count(preset) > 1 else str(preset or label))}.json": plan
-        for preset, (label, plan) in zip(presets, plans.items(), strict=True)
-    }
+    named = [
+        label if presets.count(preset) > 1 else str(preset or label)
+        for preset, label in zip(presets, plans, strict=True)
+    ]
+    names = [re.sub(r"[^a-zA-Z0-9]+", "-", each) for each in named]
+    if len(set(names)) < len(names):  # letters that no file has may be all that two labels differ in
+        names = [f"{place}-{name}".strip("-") for place, name in enumerate(names, start=1)]
+    return {f"plan-{name}.json": plan for name, plan in zip(names, plans.values(), strict=True)}
 
 
-def _notes(id: Kind, ready: Mapping[str, _Ready], ids: Tensor) -> list[str]:
-    """What a treatment is, and whether a plan was fitted to something other than the first half of this text."""
+def _notes(id: Kind, ready: Mapping[str, _Ready], fits: Sequence[str], ids: Tensor) -> list[str]:
+    """What a treatment is, and whether it was fitted to something other than the first half of this text."""
     notes = [f"The treatment: {each.summary}" for each in ready.values() if id == "treat"]
     seen = fingerprint(halves(ids)[0])
     for label, each in ready.items():
-        if each.plan is not None and each.plan.made.get("text", seen) != seen:
+        texts = {plan.made.get("text") for plan in _plans_in(each.treatment)}
+        if label in fits and not texts - {None}:
+            notes.append(
+                f"{label} was made by a function that was given the whole text: if it learned from the second half, "
+                "the figures flatter it."
+            )
+        if texts - {None, seen}:
             what = "The plan" if id == "treat" else f"The plan of {label}"
             notes.append(
                 f"{what} was fitted to another text. It is not known whether that text overlaps with the one it is "
                 "judged on here."
             )
     return notes
+
+
+def _plans_in(treatment: Treatment) -> list[Plan]:
+    """The plans that a treatment consists of."""
+    if isinstance(treatment, Several):
+        return [plan for part in treatment.parts for plan in _plans_in(part)]
+    return [treatment.given] if isinstance(treatment, Rules) and isinstance(treatment.given, Plan) else []

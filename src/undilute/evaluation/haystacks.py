@@ -276,16 +276,18 @@ def _check(task: Task, needles: Sequence[str], asked: Sequence[Asked], words: Wo
 
 
 def _within(tokenizer: PreTrainedTokenizerBase, needle: Sequence[int], word: str) -> Range:
-    """The fewest tokens of a needle that hold the word, where it stands last in it."""
+    """The fewest tokens of a needle that hold the word, where it stands last in it; as a part of others if need be."""
 
-    def holds(start: int, stop: int) -> bool:
-        return word.casefold() in str(tokenizer.decode(list(needle[start:stop]))).casefold()
+    def read(start: int, stop: int | None = None) -> str:
+        return str(tokenizer.decode(list(needle[start:stop])))
 
-    stop = len(needle)
-    start = next((start for start in reversed(range(stop)) if holds(start, stop)), None)
-    if start is None:
+    text, plain = read(0), re.escape(word)
+    found = [*re.finditer(plain, text, re.IGNORECASE), *re.finditer(rf"(?<!\w){plain}(?!\w)", text)]
+    if not found:
         return 0, len(needle)
-    return start, next(end for end in range(start + 1, stop + 1) if holds(start, end))
+    written, rest = found[-1][0], text[found[-1].start() :]
+    start = next(start for start in reversed(range(len(needle))) if read(start).endswith(rest))
+    return start, next(stop for stop in range(start + 1, len(needle) + 1) if written in read(start, stop))
 
 
 def _inserted(

@@ -124,14 +124,18 @@ class _Watcher:
         made = function_of(module, own if self.alone else rest)(module, *given, **options)
         with nullcontext() if self.replace else torch.no_grad():
             call = self._call(own, module, given, options, made[0])
+            before = call.versions
             instead = self.on_call(call)
+        if not self.replace and call.versions != before:
+            raise InvalidValue(
+                f"on_call changed a tensor of {call.layer} in place: must only read them; clone what is to be changed, "
+                "and return it with replace = True."
+            )
         if not self.replace or instead is None:
             return made
-        if not isinstance(instead, Tensor) or instead.shape != call.output.shape:
-            what = tuple(instead.shape) if isinstance(instead, Tensor) else type(instead).__name__
+        if (what := _form(instead)) != (must := _form(call.output)):
             raise InvalidValue(
-                f"on_call returned {what} instead of {call.layer}'s output: must be a tensor of shape "
-                f"{tuple(call.output.shape)}, or None to leave it."
+                f"on_call returned {what} instead of {call.layer}'s output: must be {must}, or None to leave it."
             )
         return instead, *made[1:]
 
@@ -159,6 +163,13 @@ class _Watcher:
         )
         self.texts.keep(call)
         return call
+
+
+def _form(given: object) -> str:
+    """What must be the same of an output that takes another's place."""
+    if not isinstance(given, Tensor):
+        return f"a {type(given).__name__}"
+    return f"a tensor of shape {tuple(given.shape)} and dtype {given.dtype} on {given.device}"
 
 
 class Interception:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from undilute.errors import InvalidValue
 from undilute.measures.attention_rows import Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import HeadRules
@@ -53,6 +54,12 @@ class WatchedCall(AttentionCall):
         """The name of the attention module in the model."""
         return self.run.module
 
+    @property
+    def versions(self) -> list[int]:
+        """How often each of its tensors was changed in place; those of inference mode do not count that."""
+        tensors = (self.query, self.key, self.value, self.mask, self.output)
+        return [each._version for each in tensors if isinstance(each, Tensor) and not each.is_inference()]
+
     @cached_property
     def sequences(self) -> list[Queries]:
         """The queries of each sequence of the batch.
@@ -92,6 +99,7 @@ class WatchedCall(AttentionCall):
         x : (1 or key heads, keys, features), what the weights select from
         settings : what the measures count
         """
+        self._check_rows(rows)
         own = rows + self.offset
         keys = self.keys if self.looks_ahead else min(self.keys, int(own.max()) + 1)
         visible = self.visible(batch, rows, keys)
@@ -111,6 +119,13 @@ class WatchedCall(AttentionCall):
             settings=settings or Settings(),
             used=used,
         )
+
+    def _check_rows(self, rows: Tensor) -> None:
+        """Refuse what would be taken for another row, or see no key: −1 is not the last row."""
+        if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool:
+            raise InvalidValue("rows: must be a tensor of whole numbers, (rows,), such as torch.tensor([0, 9]).")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.queries:
+            raise InvalidValue(f"rows = {rows.tolist()}: must be from 0 to {self.queries - 1}, the call's queries.")
 
     def first_token(self, batch: int) -> int:
         """Index of the key of the first real token; below 0 if a cache has dropped it."""

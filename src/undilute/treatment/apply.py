@@ -99,13 +99,24 @@ class Several:
 
         try:
             for each in self.parts:
-                begun.append(each.enter(model))
+                begun.append(entered(each, model))
         except BaseException:
             undo()
             raise
         return InForce(
             undo, " Then: ".join(now.summary or each.label for now, each in zip(begun, self.parts, strict=True))
         )
+
+
+def entered(treatment: Treatment, model: PreTrainedModel) -> InForce:
+    """The treatment in force; an error if ``enter`` returns what may not be in force, or cannot be undone."""
+    now: object = treatment.enter(model)
+    if not isinstance(now, InForce):
+        raise InvalidValue(
+            f"enter of {treatment.label} returned a {type(now).__name__}: must put the treatment in force and return "
+            "undilute.treatment.InForce(undo)."
+        )
+    return now
 
 
 Reader = Callable[[Any], Treatment | None]
@@ -213,4 +224,4 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
         return found.enter(model, learn)
     if learn:
         raise InvalidValue(f"learn = {learn!r}: only rules have parameters to learn, not {found.label}.")
-    return found.enter(model)
+    return entered(found, model)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from undilute.engine.scaling import is_trivial
 from undilute.errors import InvalidValue
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import ATTRIBUTE, HeadRules, obstacle, rules_of
@@ -23,6 +24,7 @@ from undilute.models.tensor_parallel import Share, share
 from undilute.models.watch import check_supported, treated
 from undilute.rules import registry
 from undilute.rules.base import Map, Rule, Scale
+from undilute.rules.maps.softmax import Softmax
 from undilute.treatment.apply import InForce, kind
 from undilute.treatment.data_parallel import check_not_wrapped
 from undilute.treatment.layers import Head, Layer, first_calls, layers_of, matched
@@ -136,8 +138,18 @@ def read(given: Any) -> Rules | None:
 
 
 def _named(rule: RuleLike) -> str:
-    """A rule in a word."""
-    return rule if isinstance(rule, str) else type(rule).__name__
+    """A rule in a few words: as it was typed, or by those of its parts that softmax does not have.
+
+    >>> _named(registry.get("top-k(k=8)")), _named(registry.get("ssmax | entmax15"))
+    ('TopK(k=8)', 'LogLength(s=0.43, b=0) | Entmax(alpha=1.5)')
+    """
+    if isinstance(rule, str):
+        return rule
+    parts: list[nn.Module] = [rule]
+    if type(rule) is Rule:
+        parts = [*([] if is_trivial(rule) else [rule.scale]), *([] if type(rule.map) is Softmax else [rule.map])]
+    said = [f"{type(part).__name__}({part.extra_repr()})".removesuffix("()") for part in parts]
+    return " | ".join(said) or "softmax"
 
 
 def planned(architecture: str, layers: Sequence[Layer], given: RuleLike | Mapping[str, RuleLike] | Plan) -> Plan:
