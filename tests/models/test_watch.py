@@ -231,9 +231,9 @@ def test_gradients_flow_through_what_takes_the_outputs_place() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda call: call.output[:, :1], r"\(1, 1, 4, 8\) .* in the place of model.layers.0.self_attn's output"),
+        (lambda call: call.output[:, :1], r"\(1, 1, 4, 8\) .* instead of model.layers.0.self_attn's output"),
         (lambda call: 0.0, r"returned a float .* must be a tensor of shape \(1, 5, 4, 8\) .*, or None to leave it"),
-        (lambda call: call.output.half(), "and dtype torch.float16 on cpu in the place of .* dtype torch.float64"),
+        (lambda call: call.output.half(), "and dtype torch.float16 on cpu instead of .* dtype torch.float64"),
     ],
 )
 def test_what_cannot_be_an_output_is_refused(returned: Callable[[WatchedCall], Any], message: str) -> None:
