@@ -157,3 +157,17 @@ def test_a_row_that_sees_a_nan_is_nan() -> None:
     out = ud.attention(q, k, v, is_causal=True)
     assert out[:, :2].isfinite().all()
     assert out[:, 2:].isnan().all()
+
+
+@pytest.mark.parametrize("queries", [200, 2])
+@pytest.mark.parametrize("large", [torch.inf, 1e38, 1e18])
+@pytest.mark.parametrize("name", ["softmax", "ssmax", "sink", "entmax15", "sparsemax", "top-k"])
+def test_an_additive_mask_may_hold_any_number(name: str, large: float, queries: int) -> None:
+    q, k, v = (
+        rows(2, size, 8, seed=i).float() for i, size in enumerate((queries, 40_000 // queries, 40_000 // queries))
+    )
+    bias = torch.zeros(k.shape[-2])
+    bias[3] = large
+    assert 2 * queries * k.shape[-2] > routing.SMALL
+    got = ud.attention(q, k, v, bias, rule=name)
+    torch.testing.assert_close(got, ud.attention(q, k, v, bias, rule=name, route="reference"))

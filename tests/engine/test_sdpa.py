@@ -215,6 +215,19 @@ def test_a_compiled_layer_takes_other_lengths_and_drops_out() -> None:
         torch.testing.assert_close(forward(x), layer(x), rtol=1e-4, atol=1e-5)
 
 
+def test_one_graph_for_any_length() -> None:
+    rule = ud.rules.Rule(ud.rules.LogLength(torch.nn.Parameter(torch.tensor([0.2, 0.4]))))
+
+    def attend(q: Tensor) -> Tensor:
+        return ud.engine.attention(q, q, q, is_causal=True, sliding_window=20, rule=rule)
+
+    torch._dynamo.reset()
+    forward = torch.compile(attend, fullgraph=True, dynamic=True, backend="eager")
+    for length in (30, 41):
+        q = torch.randn(1, 2, length, 8)
+        torch.testing.assert_close(forward(q), attend(q), rtol=1e-4, atol=1e-5)
+
+
 def test_what_another_route_has_to_run_breaks_the_graph_and_is_right() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return 2 * ud.engine.attention(q, k, v, enable_gqa=True, rule="entmax15")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import undilute as ud
@@ -96,3 +96,22 @@ def test_parametrised_parameters_are_cut_to_some_heads(route: str) -> None:
     parametrize.register_parametrization(layer.rule.scale, "s", Square())
     rule = layer.rule.for_heads([1], 2)
     torch.testing.assert_close(ud.attention(Q[1], K[1], V[1], rule=rule, is_causal=True, route=route), wanted)
+
+
+def test_a_tensor_that_is_a_plain_attribute_learns_whatever_the_size() -> None:
+    class Own(ud.rules.Map):
+        def __init__(self, factor: Tensor) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, logits: Tensor, visible: Tensor) -> Tensor:
+            return ud.rules.Softmax()(self.factor * logits, visible)
+
+    q, k, v = (rows(2, 300, 8, seed=i) for i in range(3))
+    factor = torch.tensor(2.0, dtype=q.dtype, requires_grad=True)
+    wanted, got = (
+        torch.autograd.grad(ud.attention(q, k, v, rule=Own(factor), route=route).square().sum(), factor)
+        for route in ("reference", None)
+    )
+    assert ud.explain(q, k, v, rule=Own(factor)).name == "rows"
+    torch.testing.assert_close(got, wanted)

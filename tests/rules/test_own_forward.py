@@ -50,6 +50,28 @@ class Uniform(Rule):
         return seen / seen.sum(-1, keepdim=True).clamp(min=1) + 0.0 * logits
 
 
+class Sharper(Rule):
+    """A rule that changes what its map is given, and no more."""
+
+    def scaled(self, logits: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        z, visible = super().scaled(logits, mask)
+        return 3 * z, visible
+
+
+class Called(Rule):
+    """A rule with a call of its own."""
+
+    def __call__(self, logits: Tensor, mask: Tensor | None = None) -> Tensor:
+        weights: Tensor = super().__call__(2 * logits, mask)
+        return weights
+
+
+def sharpened() -> Rule:
+    rule, plain = Rule(), Rule()
+    rule.scaled = lambda logits, mask=None: plain.scaled(3 * logits, mask)  # type: ignore[method-assign]
+    return rule
+
+
 def hooked() -> Rule:
     map = Softmax()
     map.register_forward_hook(lambda module, given, weights: weights / 2)
@@ -76,6 +98,9 @@ OWN: dict[str, Callable[[], Rule]] = {
     "a scale of entropy": lambda: Rule(scale=doubled(EntropyAdaptive)()),
     "the same with a form in place": lambda: Rule(scale=doubled(EntropyAdaptive)(), map=Sigmoid()),
     "a rule": lambda: Uniform(map=Softmax()),
+    "a rule that scales": lambda: Sharper(map=Softmax()),
+    "a rule that is called": lambda: Called(map=Softmax()),
+    "scaled of the object": sharpened,
     "a rule, per head": lambda: Uniform(scale=LogLength(torch.tensor([0.3, 0.4], dtype=torch.float64))),
 }
 

@@ -19,7 +19,7 @@ from undilute.engine import masks
 from undilute.errors import InvalidTensor, InvalidValue
 from undilute.rules.base import Rule, forward_of, softmax_form
 from undilute.rules.masked import broadcasts_to
-from undilute.rules.parameters import count, flag, number, shown
+from undilute.rules.parameters import count, flag, number, shown, tensors_of
 
 FEW = 8
 FARTHEST = 2**48  # position that a key or a window may reach: sums of them still fit into int64
@@ -103,7 +103,7 @@ class Call:
 
     def needs_gradient(self) -> bool:
         """Is this call part of a graph?"""
-        tensors = (self.query, self.key, self.value, self.bias, *self.rule.parameters(), *self.rule.buffers())
+        tensors = (self.query, self.key, self.value, self.bias, *tensors_of(self.rule))
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
     @cached_property

@@ -21,6 +21,7 @@ from undilute.rules.parameters import largest_magnitude
 from undilute.rules.scales.temperature import Temperature
 
 ROUNDING = 0.01  # of a logit: more would spoil what is computed from differences of them
+UNSCALED = Temperature(1.0)  # made here: its checks are not for a graph of torch.compile with dynamic=True
 LARGEST = 2.0**30  # logit for which float64 leaves seven digits to such differences
 
 
@@ -108,8 +109,8 @@ def row_lengths(call: Call) -> Tensor:
 
 def has_room(call: Call) -> bool:
     """Are all logits certain to be finite, with room to spare?  The fast routes, unlike the reference, need that."""
-    scale = max(1.0, abs(call.scale)) * max(1.0, _largest_factor(call))
-    return call.largest_product * scale < math.sqrt(torch.finfo(working_dtype(call.query.dtype)).max)
+    factor, room = max(1.0, _largest_factor(call)), math.sqrt(torch.finfo(working_dtype(call.query.dtype)).max)
+    return call.largest_product * max(1.0, abs(call.scale)) * factor < room and _largest_bias(call.bias) * factor < room
 
 
 def has_digits(call: Call, is_scaled: bool) -> bool:
@@ -117,8 +118,21 @@ def has_digits(call: Call, is_scaled: bool) -> bool:
 
     ``is_scaled`` if it is the scaled logits that count.
     """
-    scale = abs(call.scale) * (max(1.0, _largest_factor(call)) if is_scaled else 1.0)
-    return call.largest_product * scale < largest_logit(call.query.dtype)
+    factor, largest = max(1.0, _largest_factor(call)) if is_scaled else 1.0, largest_logit(call.query.dtype)
+    return call.largest_product * abs(call.scale) * factor < largest and _largest_top(call.bias) * factor < largest
+
+
+def _largest_bias(bias: Tensor | None) -> float:
+    """The largest magnitude in an additive mask; ∞ if some of it is not finite."""
+    if bias is None:
+        return 0.0
+    smallest, largest = map(float, torch.aminmax(bias.detach()))
+    return max(largest, -smallest) if math.isfinite(largest - smallest) else math.inf
+
+
+def _largest_top(bias: Tensor | None) -> float:
+    """The same of the top of each row: keys far below it, as −1e9 puts them, take no digits from the rest."""
+    return 0.0 if bias is None else _largest_bias(bias.detach().amax(-1))
 
 
 def largest_logit(dtype: torch.dtype) -> float:
@@ -156,7 +170,7 @@ def multiply(call: Call, by: Tensor | float) -> Call:
     Half-precision queries become single: rounded once more after the product, they would be off by several times what
     the attention itself is. Keys and values are left alone; the output goes by the values' dtype.
     """
-    unscaled = Rule(map=call.rule.map)
+    unscaled = Rule(UNSCALED, call.rule.map)
     if not isinstance(by, Tensor):
         bias = None if call.bias is None else call.bias.to(working_dtype(call.bias.dtype)) * by
         return replace(call, scale=call.scale * by, bias=bias, rule=unscaled)

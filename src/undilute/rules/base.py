@@ -27,7 +27,8 @@ LOWEST = -1e30  # below any logit that ``hide`` meets: e^LOWEST is 0, and 0 · L
 def forward_of(module: nn.Module) -> type | None:
     """The class whose ``forward`` a scale, map or rule runs: what a fast route may know it by.
 
-    None if the object has a ``forward`` or hooks of its own, which only a call of it can honour.
+    A rule's ``scaled`` is part of its ``forward``, and so is a ``__call__`` around it. None if the object has any of
+    these, or hooks, of its own, which only a call of it can honour.
 
     Examples
     --------
@@ -38,9 +39,9 @@ def forward_of(module: nn.Module) -> type | None:
     >>> forward_of(ud.rules.LearnableSink(2)).__name__, forward_of(Half()).__name__
     ('Sink', 'Half')
     """
-    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+    if "forward" in vars(module) or "scaled" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
         return None
-    return _definer(module, "forward")
+    return _definer(module, "forward", "scaled", "__call__")
 
 
 def fits_forward(module: nn.Module, name: str, base: type) -> bool:
@@ -68,8 +69,9 @@ def entropy_form(scale: Scale) -> Callable[[Tensor], Tensor] | None:
     return scale.as_entropy() if fits_forward(scale, "as_entropy", Scale) else None
 
 
-def _definer(module: nn.Module, name: str) -> type:
-    return next(kind for kind in type(module).__mro__ if name in vars(kind))
+def _definer(module: nn.Module, *names: str) -> type:
+    """The class that defines one of the names, the nearest to the module's own."""
+    return next(kind for kind in type(module).__mro__ if any(name in vars(kind) for name in names))
 
 
 class Scale(Parametrised):

@@ -108,6 +108,12 @@ def as_it_is(module: AnyModule) -> AnyModule:
     return twin
 
 
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Every tensor of a module, once: its parameters, its buffers, and those that are plain attributes."""
+    plain = (each for part in module.modules() for each in vars(part).values() if isinstance(each, Tensor))
+    return list({id(t): t for t in (*module.parameters(), *module.buffers(), *plain)}.values())
+
+
 def _short(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.item():g}" if value.numel() == 1 else f"<{value.numel()} values>"

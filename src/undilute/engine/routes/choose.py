@@ -101,7 +101,8 @@ def _step_route(call: Call) -> Route:
     """A few queries against many keys: memory does not matter, one pass over the keys does."""
     if call.query.device.type != "cpu" and sdpa.obstacle(call) is None:
         return Route("sdpa", f"{call.queries} queries; {PRAISE['sdpa']}")
-    if sparse.obstacle(call) is None and (call.rule.scale.is_foldable or _too_large("sparse", call) is None):
+    looks_at_logits = call.rule.scale.is_foldable and call.bias is None  # the route does, of a few queries
+    if sparse.obstacle(call) is None and (looks_at_logits or _too_large("sparse", call) is None):
         return Route("sparse", f"{call.queries} queries; {PRAISE['sparse']}")
     if rows.has_fast_form(call):
         return Route("rows", f"{call.queries} queries: one pass over the keys")

@@ -21,7 +21,7 @@ from undilute.engine.once import once
 from undilute.rules.base import Hide, Map, Rule, Scale, fits_forward, forward_of
 from undilute.rules.entropy import entropy
 from undilute.rules.masked import working_dtype
-from undilute.rules.parameters import as_it_is
+from undilute.rules.parameters import as_it_is, tensors_of
 
 TEMPORARIES = 16  # tensors of a block's size that dense code and its gradient hold at once
 FAST_LOGITS, FAST_ROWS = 2**21, 128  # of a block in the in-place form: enough for the matrix products
@@ -38,7 +38,7 @@ def run(call: Call) -> Attended:
     With gradients, the rule is kept as it is now, since the backward pass runs it again.
     """
     call = replace(call, rule=as_it_is(call.rule)) if call.needs_gradient() else call
-    held = [t for t in (*call.rule.parameters(), *call.rule.buffers()) if t.requires_grad]
+    held = [t for t in tensors_of(call.rule) if t.requires_grad]
     seed = int(torch.randint(2**62, ())) if call.dropout > 0 else None
     return Attended(*_Rows.apply(call, seed, call.query, call.key, call.value, call.bias, *held))  # type: ignore[no-untyped-call]
 
