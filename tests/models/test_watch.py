@@ -231,7 +231,7 @@ def test_gradients_flow_through_what_takes_the_outputs_place() -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda call: call.output[:, :1], r"on_call returned \(1, 1, 4, 8\) in the place of model.layers.0.self_attn"),
+        (lambda call: call.output[:, :1], r"on_call returned \(1, 1, 4, 8\) instead of model.layers.0.self_attn"),
         (lambda call: 0.0, r"returned float .* must be a tensor of shape \(1, 5, 4, 8\), or None to leave it"),
     ],
 )

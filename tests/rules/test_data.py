@@ -76,7 +76,10 @@ def test_learned_rules_become_constants_with_what_they_learned() -> None:
 
 
 def test_what_reads_the_layers_input_is_refused() -> None:
-    with pytest.raises(ud.InvalidValue, match="LearnablePowLogLength cannot be written as data: it does not show its embed_dim, num_heads"):
+    with pytest.raises(
+        ud.InvalidValue,
+        match="LearnablePowLogLength cannot be written as data: it does not show its embed_dim, num_heads",
+    ):
         to_data(rules.learnable("as-entmax", 8, 2))
     with pytest.raises(ud.InvalidValue, match="rule = 'ssmax': must be a Rule"):
         to_data("ssmax")  # type: ignore[arg-type]
