@@ -95,7 +95,7 @@ def test_a_treatment_writes_its_folder_and_says_the_verdict_first(here: Here, ch
     assert result.command == f"undilute treat {given} --haystacks 1 --needle-lengths 768 --seed 3"
     page = (folder / "index.html").read_text()
     assert f"{checkpoint} under ssmax" in page
-    assert "Printed beside computed" not in page
+    assert "Printed and computed" not in page
 
 
 def test_the_losses_are_those_of_the_second_half(here: Here, checkpoint: Path, book: Path) -> None:

@@ -115,7 +115,7 @@ def test_sparse_tensors_are_refused() -> None:
 
 def test_a_forced_route_says_that_there_is_nothing_to_compute() -> None:
     q = torch.empty(1, 8, 16, device="meta")
-    with pytest.raises(ud.InvalidValue, match="not for meta"):
+    with pytest.raises(ud.InvalidValue, match="not on meta"):
         ud.attention(q, q, q, route="flash")
     assert "only shapes" in str(ud.explain(q, q, q))
 

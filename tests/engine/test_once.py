@@ -28,7 +28,7 @@ def penalty(route: str | None, rule: str, spread: float = 1.0, constant: bool = 
 @pytest.mark.parametrize("rules", [ROUTES, ADAPTIVE])
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_second_derivative_is_refused(route: str, rules: dict[str, str], constant: bool) -> None:
-    with pytest.raises(InvalidValue, match=r"second derivative .* route='reference'"):
+    with pytest.raises(InvalidValue, match=r"second derivative: .* route='reference'"):
         penalty(route, rules[route], constant=constant)
 
 

@@ -66,7 +66,7 @@ def test_on_another_device_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Call, "largest_product", property(lambda self: pytest.fail("a look at the numbers")))
     monkeypatch.setattr(Tensor, "device", Elsewhere())
     assert routing.choose(call).name == "sdpa"
-    assert "not for cuda" in routing.choose(call).reason
+    assert "not on cuda" in routing.choose(call).reason
     assert routing.choose(call.block(0, 2)).name == "sdpa"
 
 

@@ -352,7 +352,7 @@ def test_a_capture_entered_again_goes_on() -> None:
     assert len(c.layers[0].n) == 25
     c.clear()
     assert c.layers == []
-    with pytest.raises(InvalidValue, match="running already"), c, c:
+    with pytest.raises(InvalidValue, match="already running"), c, c:
         pass
     assert state(model) == before
 

@@ -306,7 +306,7 @@ def test_no_route_knows_a_map_by_its_class_or_another_route() -> None:
 
 def test_old_names_of_a_rules_parts_still_work() -> None:
     rule = Rule(LogLength(torch.tensor([0.3, 0.4, 0.5])))
-    with pytest.warns(DeprecationWarning, match=r"Rule\.heads is now Rule\.for_heads"):
+    with pytest.warns(DeprecationWarning, match=r"Rule\.heads is now called Rule\.for_heads"):
         assert torch.equal(rule.heads([1], 3).scale.s, torch.tensor([0.4]))  # type: ignore[arg-type]
-    with pytest.warns(DeprecationWarning, match=r"Rule\.rows is now Rule\.for_rows"):
+    with pytest.warns(DeprecationWarning, match=r"Rule\.rows is now called Rule\.for_rows"):
         assert rule.rows(slice(0, 2), 5) is rule

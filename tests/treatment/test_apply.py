@@ -403,7 +403,7 @@ def test_refusals_name_what_is_wrong() -> None:
         ud.apply(torch.nn.Linear(2, 2), "ssmax")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="layer 0: GptOssAttention has learned sinks"):
         ud.apply(random_model("gpt-oss", "eager"), "entmax15")
-    with pytest.raises(InvalidValue, match=r"no rule of the treatment has a parameter 'alpha'; there is b, .*s"):
+    with pytest.raises(InvalidValue, match=r"no rule of the treatment has a parameter 'alpha'; they have b, .*s"):
         ud.apply(random_model("llama"), "ssmax", learn=("alpha",))
     for learn in ("s", True, 1):
         with pytest.raises(InvalidValue, match=r"must be names of parameters in a list, such as \('s',\)"):

@@ -150,7 +150,7 @@ def check_accelerate_wraps_too(two: Two) -> None:
     model = random_model("llama", dtype=torch.float32)
     prepared: Any = Accelerator(cpu=True).prepare(model)
     assert isinstance(prepared, DistributedDataParallel)
-    with pytest.raises(InvalidValue, match="is in a DistributedDataParallel already"):
+    with pytest.raises(InvalidValue, match="is already in a DistributedDataParallel"):
         ud.apply(model, "ssmax", learn=("s",))
 
 

@@ -337,7 +337,5 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in _MOVED:
-            raise AttributeError(
-                f"{__name__}.{name} has moved: it is undilute_papers.theory.{_MOVED[name]}.{name} now."
-            )
+            raise AttributeError(f"{__name__}.{name} has moved to undilute_papers.theory.{_MOVED[name]}.{name}.")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
