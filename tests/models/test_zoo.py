@@ -44,7 +44,8 @@ def of_any_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     def noted(*args: Any) -> routing.Route:
         route = choose(*args)
-        taken.add(route.name)
+        if not (args[0].is_step and args[0].softcap is not None):  # dense at any size: one pass over the keys
+            taken.add(route.name)
         return route
 
     monkeypatch.setattr(routing, "choose", noted)
