@@ -11,6 +11,7 @@ small model.
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 from collections.abc import Iterable, Sequence
@@ -133,6 +134,52 @@ def haystacks(
     if each == 0 or not lengths:
         return ()
     count("haystacks", each)
+    _check_lengths(tokenizer, lengths, only)
+    words, hay = Words(tokenizer), Hay(tokenizer, text)
+    wanted = [(length, task, place) for length in lengths for task in tasks.known(only) for place in range(each)]
+    made = []
+    for number, (length, task, place) in enumerate(wanted):
+        generator = np.random.default_rng([seed, length, task.stream, place])
+        drawn = _drawn(task, length, words, hay, generator)
+        made.append(_haystack(number, drawn, length, words, hay, generator))
+    return tuple(made)
+
+
+def growing(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    lengths: Sequence[int],
+    task: str,
+    *,
+    seed: int | Sequence[int] = 0,
+    number: int = 0,
+) -> tuple[Haystack, ...]:
+    """The same needles and questions at every length, at the same depths: only the text around them grows.
+
+    Parameters
+    ----------
+    tokenizer, text : as of :func:`haystacks`
+    lengths : tokens of a haystack with its longest question
+    task : the name of one
+    seed : of the words, their places and the stretch of text
+    number : that the haystacks carry
+
+    Returns
+    -------
+    tuple of Haystack
+        One for each length. Each shorter one's text ends where the longest one's does.
+    """
+    _check_lengths(tokenizer, lengths, [task])
+    words, hay = Words(tokenizer), Hay(tokenizer, text)
+    chosen = tasks.known([task])[0]
+    generator = np.random.default_rng([*np.atleast_1d(seed).tolist(), chosen.stream])
+    drawn = _drawn(chosen, max(lengths), words, hay, generator)
+    return tuple(
+        _haystack(number, drawn, length, words, hay, copy.deepcopy(generator)) for length in lengths
+    )
+
+
+def _check_lengths(tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], only: Sequence[str] | None) -> None:
     least = shortest(tokenizer, only)
     for length in lengths:
         if count("needle length", length) < least:
@@ -140,12 +187,6 @@ def haystacks(
                 f"needle length = {length:,}: must be at least {least:,} tokens, so that half of the haystack is "
                 "text; or give haystacks = 0 for no needles."
             )
-    words, hay = Words(tokenizer), Hay(tokenizer, text)
-    wanted = [(length, task, place) for length in lengths for task in tasks.known(only) for place in range(each)]
-    return tuple(
-        _haystack(number, task, length, words, hay, np.random.default_rng([seed, length, task.stream, place]))
-        for number, (length, task, place) in enumerate(wanted)
-    )
 
 
 def shortest(tokenizer: PreTrainedTokenizerBase, only: Sequence[str] | None = None) -> int:
@@ -219,19 +260,35 @@ class Hay:
 # ---------------------------------------------------------------- putting it together
 
 
-def _haystack(number: int, task: Task, length: int, words: Words, hay: Hay, generator: Generator) -> Haystack:
-    tokenizer = words.tokenizer
+@dataclass(frozen=True)
+class _Drawn:
+    """What is hidden and asked, before there is a haystack."""
+
+    task: Task
+    end: int
+    hidden: list[list[int]]
+    asked: list[Asked]
+    questions: list[list[int]]
+
+
+def _drawn(task: Task, length: int, words: Words, hay: Hay, generator: Generator) -> _Drawn:
+    """Needles and questions whose words do not stand in the text of a haystack of this length."""
     end = int(generator.integers(len(hay.pieces)))
     around, _ = hay.stretch(end, length)
     needles, asked = task.make(words, standing_in(around), generator)
     _check(task, needles, asked, words)
-    hidden = [continuation(tokenizer, f" {needle}") for needle in needles]
-    questions = [continuation(tokenizer, f"\n\n{each.text}") + words.shared for each in asked]
+    hidden = [continuation(words.tokenizer, f" {needle}") for needle in needles]
+    questions = [continuation(words.tokenizer, f"\n\n{each.text}") + words.shared for each in asked]
+    return _Drawn(task, end, hidden, asked, questions)
+
+
+def _haystack(number: int, drawn: _Drawn, length: int, words: Words, hay: Hay, generator: Generator) -> Haystack:
+    tokenizer, task, hidden, questions = words.tokenizer, drawn.task, drawn.hidden, drawn.questions
     start = list(beginning(tokenizer))
     free = length - len(start) - sum(map(len, hidden)) - max(map(len, questions))
     if free < 1:
         raise InvalidValue(f"task {task.name!r} hides more than {length:,} tokens: its 'hides' must say how much.")
-    _, pieces = hay.stretch(end, free)
+    _, pieces = hay.stretch(drawn.end, free)
     ids, places = _inserted(start, pieces, hidden, generator)
 
     def span(word: str, needle: int) -> Span:
@@ -248,7 +305,7 @@ def _haystack(number: int, task: Task, length: int, words: Words, hay: Hay, gene
             float(np.mean([places[needle] for needle in each.answered_by])) / len(ids),
             tuple(map(span, each.right, each.answered_by)),
         )
-        for each, tokens in zip(asked, questions, strict=True)
+        for each, tokens in zip(drawn.asked, questions, strict=True)
     ]
     return Haystack(number, task.name, length, torch.tensor(ids), tuple(made))
 

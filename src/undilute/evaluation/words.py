@@ -56,6 +56,22 @@ THINGS = _listed(
     """
 )
 
+OTHER_NAMES = _listed(  # nobody and nothing stands in two of these lists
+    """
+    Adam Arthur Beth Carl Charlotte Diana Edith Edward Flora Gilbert Grace Harold Hugo Irene Ivan James Julian Kate Leo
+    Louise Margaret Miriam Nathan Olga Philip Rachel Stephen Tina Ursula Vincent William Yvonne Zoe
+    """
+)
+
+OTHER_THINGS = _listed(
+    """
+    acorn arrow balloon barrel belt bench boot bowl brick broom bucket cabin cage canoe cart chalk cliff coat collar comb
+    crown doll dress flag flask fork gate gown hat hook jar key kite lamp lock map mask mill nail net paddle pearl pipe
+    plate plough pond purse ring roof rug sack sail scarf shed shell ship shoe shovel sled sock stool stove sword tent
+    torch towel tray trunk veil vest whip whistle wing wreath
+    """
+)
+
 Generator = np.random.Generator
 
 
@@ -88,9 +104,9 @@ def standing_in(text: str) -> Set[str]:
     return frozenset(re.findall(r"\w+", text.lower()))
 
 
-def names(number: int, taken: Set[str], generator: Generator) -> list[str]:
+def names(number: int, taken: Set[str], generator: Generator, among: Sequence[str] = NAMES) -> list[str]:
     """Different names in random order, in the first place such that are not ``taken``."""
-    drawn = [NAMES[place] for place in generator.permutation(len(NAMES))]
+    drawn = [among[place] for place in generator.permutation(len(among))]
     return sorted(drawn, key=lambda name: name.lower() in taken)[:number]
 
 

@@ -63,6 +63,7 @@ class Task:
     hides : statement → how many such needles a haystack holds; says how long a haystack must be
     asks : how its longest question begins
     stream : which random numbers it draws
+    usual : whether it is asked where nobody says which
     """
 
     name: str
@@ -70,12 +71,15 @@ class Task:
     hides: Mapping[str, int]
     asks: str
     stream: int
+    usual: bool = True
 
 
 _tasks: dict[str, Task] = {}
 
 
-def task(name: str, *, hides: Mapping[str, int], asks: str, stream: int | None = None) -> Callable[[Make], Make]:
+def task(
+    name: str, *, hides: Mapping[str, int], asks: str, stream: int | None = None, usual: bool = True
+) -> Callable[[Make], Make]:
     """Decorator: make ``name`` a task.
 
     Parameters
@@ -86,6 +90,7 @@ def task(name: str, *, hides: Mapping[str, int], asks: str, stream: int | None =
         statements of one kind, give the longest
     asks : how the longest question begins, with the same fields
     stream : which random numbers it draws; by default those that belong to its name
+    usual : whether it is asked where nobody says which; otherwise only by name
     """
     for text in (*hides, asks):
         if unknown := {field for _, field, _, _ in string.Formatter().parse(text) if field} - set(FIELDS):
@@ -95,7 +100,7 @@ def task(name: str, *, hides: Mapping[str, int], asks: str, stream: int | None =
         if name in _tasks and _tasks[name].make.__module__ != make.__module__:
             raise InvalidValue(f"task name {name!r} is taken by {_tasks[name].make.__module__}: choose another.")
         own = QUESTIONS + zlib.crc32(name.encode()) if stream is None else stream
-        _tasks[name] = Task(name, make, dict(hides), asks, own)
+        _tasks[name] = Task(name, make, dict(hides), asks, own, usual)
         return make
 
     return add
@@ -107,7 +112,7 @@ def remove(name: str) -> None:
 
 
 def known(names: Sequence[str] | None = None) -> list[Task]:
-    """The tasks of these names, all of them if None; those of this folder first.
+    """The tasks of these names, the usual ones if None; those of this folder first.
 
     Examples
     --------
@@ -118,7 +123,7 @@ def known(names: Sequence[str] | None = None) -> list[Task]:
         importlib.import_module(f"{__name__}.{module.name}")
     every = sorted(_tasks.values(), key=lambda each: min(each.stream, QUESTIONS))
     if names is None:
-        return every
+        return [each for each in every if each.usual]
     for name in names:
         if name not in _tasks:
             raise UnknownName("task", name, _tasks)
