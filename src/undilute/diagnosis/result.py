@@ -1,22 +1,51 @@
-"""What a diagnosis is: sampled rows, a verdict on each head, and ways to read them."""
+"""What is a diagnosis?  Sampled rows, what was asked and tried, a verdict on each head, and ways to read them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from undilute.diagnosis import retrieval
+from undilute.diagnosis.forecast import Check, Curves, Forecast, checked, forecast
 from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.kinds import KINDS, Kind
-from undilute.diagnosis.verdicts import Question
-from undilute.errors import MissingExtra
+from undilute.diagnosis.probe import ASKED, Probe
+from undilute.diagnosis.retrieval import Recall, Retrieval
+from undilute.diagnosis.trials import Trials
+from undilute.diagnosis.verdicts import Question, Reading
+from undilute.errors import InvalidValue, MissingExtra
 from undilute.models.capture import LayerSample, frame_of
 from undilute.models.passes import is_numbered_alike
+from undilute.rules.parameters import count
 
 if TYPE_CHECKING:
     import pandas
+
+SHORTEST = 16  # keys of the rows that a forecast looks at
+TOP = "top_weight_without_sink"
+
+
+@dataclass(frozen=True)
+class TextRead:
+    """A text that was read.
+
+    Attributes
+    ----------
+    name : as it was given
+    tokens : how many it has
+    windows : where each window begins, in tokens
+    """
+
+    name: str
+    tokens: int
+    windows: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -28,7 +57,8 @@ class Subject:
     model, architecture, implementation : the model's name, its class and its attention implementation
     parameters : how many
     maximum_length : tokens the model can read; None if unlimited
-    tokens : the text, a string for each token
+    texts : what was read
+    tokens : the first window, a string for each token
     x, top, sinks, rows : settings of the measures
     """
 
@@ -37,11 +67,74 @@ class Subject:
     parameters: int
     implementation: str
     maximum_length: int | None
+    texts: tuple[TextRead, ...]
     tokens: list[str]
     x: str
     top: int
     sinks: int
     rows: int
+
+    @property
+    def windows(self) -> int:
+        """How many were read."""
+        return sum(len(text.windows) for text in self.texts)
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """What is to be expected at a length that was not measured.
+
+    Attributes
+    ----------
+    n : the length
+    heads : every head
+    top : their top weights on plain text
+    finding : the heads that find what is asked for
+    alpha : their attention on it; None without them
+    """
+
+    n: int
+    heads: Heads
+    top: Forecast
+    finding: Heads
+    alpha: Forecast | None
+
+    def __repr__(self) -> str:
+        return f"Outlook at {self.n:,} tokens: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """The forecasts and how they were checked, in a few sentences."""
+        parts = []
+        if self.alpha is not None:
+            parts.append(f"Attention on what is asked for: {_forecast(self.alpha)}")
+        parts.append(f"Top weight on plain text: {_forecast(self.top)}")
+        if not self.top.is_checked:
+            parts.append(f"{self.n:,} tokens are beyond what was checked.")
+        return " ".join(parts)
+
+    def frame(self) -> pandas.DataFrame:
+        """One line per head: its forecast with its interval; α* where it finds what is asked for."""
+        pandas = _pandas()
+        lines = [
+            {"layer": head.layer, "head": head.head, "kind": head.kind, "top": weight, "top_low": low, "top_high": high}
+            for head, weight, low, high in zip(self.heads, self.top.weight, self.top.low, self.top.high, strict=True)
+        ]
+        found = pandas.DataFrame(lines)
+        if self.alpha is not None:
+            asked = [
+                {"layer": head.layer, "head": head.head, "alpha": weight, "alpha_low": low, "alpha_high": high}
+                for head, weight, low, high in zip(
+                    self.finding, self.alpha.weight, self.alpha.low, self.alpha.high, strict=True
+                )
+            ]
+            found = found.merge(pandas.DataFrame(asked), on=["layer", "head"], how="left")
+        return found
+
+
+def _forecast(ahead: Forecast) -> str:
+    middle, low, high = (float(np.median(each)) for each in (ahead.weight, ahead.low, ahead.high))
+    return f"a median head {middle:.2g} [{low:.2g}, {high:.2g}]; {ahead.check.sentence}"
 
 
 class Diagnosis:
@@ -51,13 +144,30 @@ class Diagnosis:
     ----------
     subject : what was measured
     question : length, target and thresholds
-    layers : the sampled rows of each layer
-    heads : a verdict on each head; ``heads.diluting`` and the like select
+    readings : what was sampled in each window
+    layers : the sampled rows of each layer, of all windows; ``batch`` is the window
+    heads : a verdict on each head; ``heads.retrieval``, ``heads.diluting`` and the like select
+    probe : what was asked; None if nothing was
+    why_no_probe : why not, in one sentence
+    trials : what was tried against dilution, and what came of it
     """
 
-    def __init__(self, subject: Subject, question: Question, layers: list[LayerSample], heads: Iterable[Head]) -> None:
-        self.subject, self.question, self.layers = subject, question, layers
-        self.heads = Heads(heads)
+    def __init__(
+        self,
+        subject: Subject,
+        question: Question,
+        readings: Sequence[Reading],
+        heads: Heads,
+        probe: Probe | None = None,
+        why_no_probe: str | None = None,
+        trials: Trials | None = None,
+    ) -> None:
+        self.subject, self.question, self.readings = subject, question, list(readings)
+        self.probe, self.why_no_probe = probe, why_no_probe
+        self.trials = trials or Trials(why_not="nothing was tried.")
+        self.layers = stacked(readings)
+        self.heads = heads
+        self.heads = self._with_forecasts(heads)
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{number} {kind}" for kind, number in self.counts.items() if number)
@@ -68,17 +178,70 @@ class Diagnosis:
 
         return notebook.diagnosis(self)
 
+    # ---------------------------------------------------------------- in words
+
     @property
     def summary(self) -> str:
-        """The outcome in one sentence."""
-        some, every = self.heads.diluting, len(self.heads)
+        """The outcome in a sentence or two."""
+        every = len(self.heads)
+        if self.probe is None:
+            return self._plain_summary
+        found = self.heads.retrieval.steady
+        lines = [each for each in self.recalls if each.task == ASKED]
+        first, last = lines[0], lines[-1]
+        before, after = first.right.value, last.right.value
+        recall = f"recall {_goes(before, after)} from {before:.0%} to {after:.0%}"
+        span = f"From {first.length:,} to {last.length:,} tokens"
+        together = found.asked
+        if together is None:
+            return f"None of {every:,} heads finds what is asked for. {span} {recall}."
+        alpha = list(together.alpha.values())
+        begin, end = alpha[0].value, alpha[-1].value
+        gamma = math.log(begin / end) / math.log(last.length / first.length)
+        one = len(found) == 1
+        return (
+            f"{len(found):,} of {every:,} heads {'finds' if one else 'find'} what is asked for. {span} "
+            f"{'its' if one else 'their'} weight on it {_goes(begin, end)} from {begin:.2f} to {end:.2f} "
+            f"(γ {gamma:.2f}), and {recall}."
+        ).replace("γ -", "γ −")
+
+    @property
+    def _plain_summary(self) -> str:
+        some, every = self.heads.diluting.steady, len(self.heads)
         if not some:
             return f"None of {every:,} heads dilutes."
         now, target = (median(getattr(head, at) for head in some) for at in ("top_now", "top_target"))
         one = len(some) == 1
         return (
-            f"{len(some):,} of {every:,} heads {'dilutes' if one else 'dilute'}: at {self.question.target:,} tokens "
-            f"{'its' if one else 'their'} top weight falls from {'' if one else 'a median '}{now:.2g} to {target:.2g}."
+            f"{len(some):,} of {every:,} heads {'dilutes' if one else 'dilute'}: {'its' if one else 'their'} top "
+            f"weight, {'' if one else 'a median '}{now:.2g} now, is forecast to be {target:.2g} at "
+            f"{self.question.target:,} tokens."
+        )
+
+    @property
+    def caution(self) -> str | None:
+        """What limits all of it, in one sentence; None with several windows."""
+        if self.subject.windows == 1:
+            return "One window of one text was read: on another, heads may be of other kinds."
+        if len(self.subject.texts) == 1:
+            return f"One text was read, in {self.subject.windows} windows: on another, heads may be of other kinds."
+        return None
+
+    @property
+    def advice(self) -> str:
+        """What to do, in a sentence or two: only what was measured here."""
+        if self.trials.best is not None or not self.trials.tried:
+            return self.trials.advice
+        lines = [each for each in self.recalls if each.task == ASKED]
+        short, long = lines[0], lines[-1]
+        if long.right.high < short.right.value:
+            return (
+                f"{self.trials.advice} Keep the context short: recall is {short.right.value:.0%} at {short.length:,} "
+                f"tokens and {long.right.value:.0%} at {long.length:,}."
+            )
+        return (
+            f"{self.trials.advice} Up to {long.length:,} tokens recall does not clearly fall: length is not what "
+            "hurts here. A larger length shows whether it does further on."
         )
 
     @property
@@ -95,16 +258,134 @@ class Diagnosis:
         """How many heads there are of each kind."""
         return {kind: len(self.heads.of(kind)) for kind in KINDS}
 
+    @property
+    def steady_counts(self) -> dict[Kind, int]:
+        """How many of them are so in at least two thirds of the windows or haystacks."""
+        return {kind: len(self.heads.of(kind).steady) for kind in KINDS}
+
+    # ---------------------------------------------------------------- when asked
+
+    @cached_property
+    def recalls(self) -> list[Recall]:
+        """Recall of each task at each length; none without a probe."""
+        return [] if self.probe is None else retrieval.recalls(self.probe.judged, self.question.seed)
+
+    @cached_property
+    def together(self) -> Retrieval | None:
+        """What the retrieval heads do on average when asked; None without any."""
+        return self.heads.retrieval.asked
+
+    def recall(self) -> pandas.DataFrame:
+        """One line per task and length: the share of questions answered rightly, with its interval over haystacks."""
+        if self.probe is None:
+            raise InvalidValue(f"nothing was asked: {self.why_no_probe}")
+        return _pandas().DataFrame(
+            [
+                {
+                    "task": each.task,
+                    "length": each.length,
+                    "recall": each.right.value,
+                    "low": each.right.low,
+                    "high": each.right.high,
+                    "questions": each.questions,
+                    "haystacks": each.haystacks,
+                }
+                for each in self.recalls
+            ]
+        )
+
+    # ---------------------------------------------------------------- ahead
+
+    def forecast(self, n: int | None = None) -> Outlook:
+        """What is to be expected at ``n`` tokens, the target by default, and how far that was checked.
+
+        Examples
+        --------
+        >>> import torch, transformers, undilute as ud
+        >>> config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=50, n_positions=256)
+        >>> d = ud.diagnose(transformers.GPT2LMHeadModel(config).eval(), None, torch.arange(2000) % 50)
+        >>> ahead = d.forecast(512)
+        >>> ahead.top.weight.shape, ahead.top.check.left_out, ahead.top.is_checked
+        ((8,), 'windows', True)
+        """
+        n = self.question.target if n is None else count("n", n)
+        if n < self.question.length:
+            raise InvalidValue(f"n = {n:,}: must be at least the {self.question.length:,} tokens that were measured.")
+        finding = self.heads.retrieval
+        asked = self._alpha_curves(finding)
+        alpha = None if asked is None else forecast(asked, n)
+        return Outlook(n, self.heads, forecast(self._top_curves, n, self.check), finding, alpha)
+
+    @cached_property
+    def check(self) -> Check:
+        """How forecasts of the top weight did on what was left out."""
+        return checked(self._top_curves)
+
+    @cached_property
+    def _top_curves(self) -> Curves:
+        """Top weights on plain text, in octaves of the context's length."""
+        length = self.question.length
+        lengths = [length // 2**octave for octave in range(int(math.log2(length / SHORTEST)))]
+        weights = []
+        for reading in self.readings:
+            parts = [_octaves(layer, lengths) for layer in reading.layers]
+            weights.append(np.concatenate(parts))
+        return Curves(
+            np.array(lengths[::-1], dtype=float),
+            np.stack(weights)[..., ::-1],
+            np.array([reading.text for reading in self.readings]),
+        )
+
+    def _alpha_curves(self, finding: Heads) -> Curves | None:
+        """Attention of the retrieval heads on what is asked for."""
+        if self.probe is None or not finding:
+            return None
+        asked = self.probe.judged.of(self.probe.judged.tasks == ASKED)
+        chosen = [self.probe.places[head.name, head.head] for head in finding]
+        stacks = np.unique(asked.haystack)
+        weights = np.stack([asked.alpha[:, asked.haystack == each][..., chosen].mean(1).T for each in stacks])
+        texts = np.array([asked.texts[asked.haystack == each][0] for each in stacks])
+        return Curves(asked.n.mean(1), weights, texts)
+
+    def _with_forecasts(self, heads: Heads) -> Heads:
+        """The heads with the forecast of their top weight at the target."""
+        ahead = forecast(self._top_curves, self.question.target, self.check)
+        places = {(layer.index, head): 0 for layer in self.layers for head in range(layer.heads)}
+        order = {place: index for index, place in enumerate(places)}
+        made = []
+        for head in heads:
+            index = order[head.layer, head.head]
+            weight, low, high = (float(each[index]) for each in (ahead.weight, ahead.low, ahead.high))
+            if head.n_target <= self.layers[head.layer].n.max() and self.question.target > self.question.length:
+                weight = low = high = head.top_now  # a sliding window: nothing more is seen
+            ceiling = head.ceiling_target
+            weight, low, high = (min(each, ceiling) for each in (weight, low, high))
+            made.append(replace(head, top_target=weight, top_target_low=low, top_target_high=high))
+        return Heads(made, self.probe)
+
+    # ---------------------------------------------------------------- as tables and files
+
+    def stability(self) -> pandas.DataFrame:
+        """One line per head: its kind, that on plain text, and the share of windows or haystacks in which it is so."""
+        lines = [
+            {
+                "layer": head.layer,
+                "head": head.head,
+                "kind": head.kind,
+                "plain_kind": head.plain_kind,
+                "share": head.share,
+                "steady": head.is_steady,
+            }
+            for head in self.heads
+        ]
+        return _pandas().DataFrame(lines)
+
     def frame(self) -> pandas.DataFrame:
-        """One line per head: verdict, fits, forecast, advice, and each measure's median over long rows."""
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise MissingExtra("pandas", "models") from None
-        return pandas.DataFrame([flat(head) for head in self.heads])
+        """One line per head: verdict, fits, forecast, what it does when asked, each measure's median over long rows."""
+        return _pandas().DataFrame([flat(head) for head in self.heads])
 
     def curves(self) -> pandas.DataFrame:
-        """One line per head and sampled row, with n and every measure: the long form over n."""
+        """One line per head and sampled row, with n and every measure; ``batch`` is the window."""
         return frame_of(self.layers)
 
     def save_html(self, path: str | Path) -> Path:
@@ -122,9 +403,66 @@ class Diagnosis:
         return files.write(Path(path), diagnosis_data.to_json(self))
 
 
+def stacked(readings: Sequence[Reading]) -> list[LayerSample]:
+    """The rows of all windows, layer by layer; ``batch`` is the window's number."""
+    made = []
+    for layers in zip(*(reading.layers for reading in readings), strict=True):
+        first = layers[0]
+        made.append(
+            replace(
+                first,
+                batch=np.concatenate([np.full(len(layer.n), window) for window, layer in enumerate(layers)]),
+                position=np.concatenate([layer.position for layer in layers]),
+                n=np.concatenate([layer.n for layer in layers]),
+                measures={
+                    name: np.concatenate([layer.measures[name] for layer in layers], 1) for name in first.measures
+                },
+                keys=np.concatenate([layer.keys for layer in layers], 1),
+                key_weights=np.concatenate([layer.key_weights for layer in layers], 1),
+            )
+        )
+    return made
+
+
+def _octaves(layer: LayerSample, lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(heads, lengths): the median top weight of the rows in the octave that ends at each length; NaN without rows."""
+    seen = layer.n if layer.looks_ahead or layer.is_cross else layer.position + 1
+    found = np.full((layer.heads, len(lengths)), np.nan)
+    for place, length in enumerate(lengths):
+        rows = (seen > length // 2) & (seen <= length)
+        if rows.any():
+            found[:, place] = np.median(layer.measures[TOP][:, rows], axis=1)
+    return found
+
+
+def _goes(before: float, after: float) -> str:
+    return "falls" if after < before else "rises" if after > before else "stays"
+
+
 def flat(head: Head) -> dict[str, Any]:
     """A head as one line of a table."""
-    plain = {each.name: getattr(head, each.name) for each in fields(head) if each.name not in ("medians", "advice")}
-    advice = asdict(head.advice)
-    parameters = {f"advice_{name}": value for name, value in advice.pop("parameters").items()}
-    return plain | {f"advice_{name}": value for name, value in advice.items()} | parameters | head.medians
+    plain = {each.name: getattr(head, each.name) for each in fields(head) if each.name not in ("medians", "asked")}
+    return plain | _flat_asked(head.asked) | head.medians
+
+
+def _flat_asked(asked: Retrieval | None) -> dict[str, Any]:
+    if asked is None:
+        return {}
+    alpha = {f"alpha_{length}": estimate.value for length, estimate in asked.alpha.items()}
+    return {
+        "score": asked.score.value,
+        "score_error": asked.score.error,
+        "score_chance": asked.score.chance,
+        "auc": asked.auc,
+        "alpha_slope": asked.law.slope.value,
+        "alpha_slope_low": asked.law.slope.low,
+        "alpha_slope_high": asked.law.slope.high,
+    } | alpha
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise MissingExtra("pandas", "models") from None
+    return pandas

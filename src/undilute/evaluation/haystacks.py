@@ -145,38 +145,40 @@ def haystacks(
     return tuple(made)
 
 
-def growing(
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    lengths: Sequence[int],
-    task: str,
-    *,
-    seed: int | Sequence[int] = 0,
-    number: int = 0,
-) -> tuple[Haystack, ...]:
-    """The same needles and questions at every length, at the same depths: only the text around them grows.
+class Hiding:
+    """Hides the same facts in texts that grow.
 
     Parameters
     ----------
-    tokenizer, text : as of :func:`haystacks`
-    lengths : tokens of a haystack with its longest question
-    task : the name of one
-    seed : of the words, their places and the stretch of text
-    number : that the haystacks carry
-
-    Returns
-    -------
-    tuple of Haystack
-        One for each length. Each shorter one's text ends where the longest one's does.
+    tokenizer : of the model that will be asked
     """
-    _check_lengths(tokenizer, lengths, [task])
-    words, hay = Words(tokenizer), Hay(tokenizer, text)
-    chosen = tasks.known([task])[0]
-    generator = np.random.default_rng([*np.atleast_1d(seed).tolist(), chosen.stream])
-    drawn = _drawn(chosen, max(lengths), words, hay, generator)
-    return tuple(
-        _haystack(number, drawn, length, words, hay, copy.deepcopy(generator)) for length in lengths
-    )
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.words = Words(tokenizer)
+
+    def growing(
+        self, hay: Hay, lengths: Sequence[int], task: str, *, seed: Sequence[int], number: int = 0
+    ) -> tuple[Haystack, ...]:
+        """The same needles and questions at every length, at the same depths: only the text around them grows.
+
+        Parameters
+        ----------
+        hay : the text
+        lengths : tokens of a haystack with its longest question
+        task : the name of one
+        seed : of the words, their places and the stretch of text
+        number : that the haystacks carry
+
+        Returns
+        -------
+        tuple of Haystack
+            One for each length. Each shorter one's text ends where the longest one's does.
+        """
+        _check_lengths(self.words.tokenizer, lengths, [task])
+        chosen = tasks.known([task])[0]
+        generator = np.random.default_rng([*seed, chosen.stream])
+        drawn = _drawn(chosen, max(lengths), self.words, hay, generator)
+        return tuple(_haystack(number, drawn, length, self.words, hay, copy.deepcopy(generator)) for length in lengths)
 
 
 def _check_lengths(tokenizer: PreTrainedTokenizerBase, lengths: Sequence[int], only: Sequence[str] | None) -> None:

@@ -13,10 +13,9 @@ What to read and what to ask is prepared once, so that every treatment of the mo
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,6 +31,7 @@ from undilute.models import text_loss, texts
 from undilute.models.capture import Capture, LayerSample, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating
 from undilute.models.limits import readable_length
+from undilute.models.read_once import ReadOnce
 from undilute.models.texts import known_tokens
 from undilute.progress import Progress, quiet
 from undilute.rules.parameters import whole
@@ -268,34 +268,15 @@ def answers(
 
 
 def _about(model: PreTrainedModel, haystack: Haystack) -> list[Answer]:
-    ids = haystack.ids[None].to(model.device)
-    cache = getattr(model.base_model(input_ids=ids, use_cache=True), "past_key_values", None)
+    read = ReadOnce(model, haystack.ids)
     return [
-        _answer(haystack, number, question, _next_token(model, ids, cache, question))
+        answered(haystack, number, question, read.ask(question.ids))
         for number, question in enumerate(haystack.questions)
     ]
 
 
-def _next_token(model: PreTrainedModel, ids: Tensor, cache: Any, question: Question) -> Tensor:
-    """Logits (vocabulary,) after the haystack and the question.
-
-    Each question gets a copy of the cache: what it adds could be cropped again, but not in a layer with a sliding
-    window, which has dropped its oldest keys by then. A model that keeps no cache reads the haystack again.
-    """
-    asked = question.ids[None].to(model.device)
-    if cache is None:
-        logits: Tensor = model(input_ids=torch.cat([ids, asked], 1)).logits[0, -1]
-    else:
-        logits = model(input_ids=asked, past_key_values=copy.deepcopy(cache), use_cache=True).logits[0, -1]
-    if not bool(logits.isfinite().all()):
-        raise InvalidValue(
-            f"{type(model).__name__} computes logits that are not finite (NaN or infinity): its weights are broken, "
-            "its dtype is too narrow, or what was done to its attention is."
-        )
-    return logits.double().cpu()
-
-
-def _answer(haystack: Haystack, number: int, question: Question, logits: Tensor) -> Answer:
+def answered(haystack: Haystack, number: int, question: Question, logits: Tensor) -> Answer:
+    """What the logits (vocabulary,) after a question say."""
     scores = logits[question.candidate_ids]
     right = set(question.right)
     first = scores.argsort(descending=True, stable=True)[: len(right)].tolist()

@@ -65,10 +65,10 @@ OTHER_NAMES = _listed(  # nobody and nothing stands in two of these lists
 
 OTHER_THINGS = _listed(
     """
-    acorn arrow balloon barrel belt bench boot bowl brick broom bucket cabin cage canoe cart chalk cliff coat collar comb
-    crown doll dress flag flask fork gate gown hat hook jar key kite lamp lock map mask mill nail net paddle pearl pipe
-    plate plough pond purse ring roof rug sack sail scarf shed shell ship shoe shovel sled sock stool stove sword tent
-    torch towel tray trunk veil vest whip whistle wing wreath
+    acorn arrow balloon barrel belt bench boot bowl brick broom bucket cabin cage canoe cart chalk cliff coat collar
+    comb crown doll dress flag flask fork gate gown hat hook jar key kite lamp lock map mask mill nail net paddle pearl
+    pipe plate plough pond purse ring roof rug sack sail scarf shed shell ship shoe shovel sled sock stool stove sword
+    tent torch towel tray trunk veil vest whip whistle wing wreath
     """
 )
 

@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +25,8 @@ from undilute.models.watched_call import WatchedCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+SAME = 1e-3  # of logits and weights: questions asked together and one by one differ by rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,17 @@ class LastRow:
         begin, end = max(start + self.first, 0), max(stop + self.first, 0)
         return self.weights[:, begin:end].sum(-1)
 
+    def on_each(self, tokens: int) -> Tensor:
+        """(heads, keys): the attention on each of the first ``tokens`` tokens that were not dropped."""
+        return self.weights[:, max(self.first, 0) : max(tokens + self.first, 0)]
+
+
+class Answered(NamedTuple):
+    """Logits (vocabulary,) after a question, and what each layer attended to from its last token."""
+
+    logits: Tensor
+    rows: list[LastRow]
+
 
 class ReadOnce:
     """A text that a causal language model has read, for any number of questions, each asked by itself.
@@ -61,18 +76,61 @@ class ReadOnce:
             self.cache = getattr(model.base_model(input_ids=self.ids, use_cache=True), "past_key_values", None)
 
     def ask(self, question: Tensor) -> Tensor:
-        """Logits (vocabulary,) after the text and the question (tokens,), in double precision.
-
-        Each question gets a copy of the cache: what it adds could be cropped again, but not in a layer with a sliding
-        window, which has dropped its oldest keys by then.
-        """
+        """Logits (vocabulary,) after the text and the question (tokens,), in double precision."""
         asked = question[None].to(self.model.device)
         with torch.inference_mode():
             if self.cache is None:
                 logits: Tensor = self.model(input_ids=torch.cat([self.ids, asked], 1)).logits[0, -1]
             else:
-                cache: Any = copy.deepcopy(self.cache)
-                logits = self.model(input_ids=asked, past_key_values=cache, use_cache=True).logits[0, -1]
+                logits = self.model(input_ids=asked, past_key_values=self._copy(), use_cache=True).logits[0, -1]
+        return self._finite(logits)
+
+    def attended(self, question: Tensor) -> Answered:
+        """Logits as of :meth:`ask`, and each layer's attention from the question's last token."""
+        seen = _Seen([-1])
+        with watch(self.model, seen):
+            logits = self.ask(question)
+        return Answered(logits, seen.rows(0))
+
+    def ask_together(self, questions: Sequence[Tensor]) -> list[Tensor]:
+        """Logits after each of several questions, asked in one pass in which none sees another.
+
+        Each begins at the position after the text, which a mask and the positions tell the model. Not every model
+        takes them: see :func:`takes_together`.
+        """
+        sizes = [len(each) for each in questions]
+        ends = _ends(questions)
+        device, dtype = self.model.device, self.model.dtype
+        text, asked = self.ids.shape[1], int(ends[-1]) + 1
+        own = torch.block_diag(*(torch.ones(size, size).tril() for size in sizes)).bool()
+        visible = torch.cat([torch.ones(asked, text, dtype=torch.bool), own], 1)
+        mask = torch.zeros(1, 1, asked, text + asked, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
+        takes = inspect.signature(self.model.forward).parameters
+        kept: dict[str, Any] = {"logits_to_keep": ends.to(device)} if "logits_to_keep" in takes else {}
+        with torch.inference_mode():
+            logits = self.model(
+                input_ids=torch.cat(list(questions))[None].to(device),
+                attention_mask=mask.to(device),
+                position_ids=torch.cat([text + torch.arange(size) for size in sizes])[None].to(device),
+                past_key_values=self._copy(),
+                use_cache=True,
+                **kept,
+            ).logits[0]
+        return [self._finite(each) for each in (logits if kept else logits[ends])]
+
+    def attended_together(self, questions: Sequence[Tensor]) -> list[Answered]:
+        """The same, with each layer's attention from each question's last token."""
+        seen = _Seen(_ends(questions).tolist())
+        with watch(self.model, seen):
+            logits = self.ask_together(questions)
+        return [Answered(each, seen.rows(place)) for place, each in enumerate(logits)]
+
+    def _copy(self) -> Any:
+        """The cache for one pass. What the pass adds could be cropped again, but not in a layer with a sliding window,
+        which has dropped its oldest keys by then."""
+        return copy.deepcopy(self.cache)
+
+    def _finite(self, logits: Tensor) -> Tensor:
         if not bool(logits.isfinite().all()):
             raise InvalidValue(
                 f"{type(self.model).__name__} computes logits that are not finite (NaN or infinity): its weights are "
@@ -80,17 +138,52 @@ class ReadOnce:
             )
         return logits.double().cpu()
 
-    def attended(self, question: Tensor) -> tuple[Tensor, list[LastRow]]:
-        """Logits as of :meth:`ask`, and each layer's attention from the question's last token."""
-        seen: dict[Run, tuple[Tensor, int]] = {}
 
-        def on_call(call: WatchedCall) -> None:
-            check_whole(call)
-            if not call.is_repeat and not call.is_cross:
-                last = torch.tensor([call.queries - 1], device=call.query.device)
-                seen[call.run] = call.weights(0, last)[:, 0].float().cpu(), call.first_token(0)
+def _ends(questions: Sequence[Tensor]) -> Tensor:
+    """Where each question ends, if they stand one after another."""
+    return torch.tensor([len(each) for each in questions]).cumsum(0) - 1
 
-        with watch(self.model, on_call):
-            logits = self.ask(question)
-        named = zip(layer_names(seen), seen.values(), strict=True)
-        return logits, [LastRow(name, weights, first) for name, (weights, first) in named]
+
+def takes_together(read: ReadOnce, questions: Sequence[Tensor]) -> bool:
+    """Whether a model answers questions together as it does one by one, with the same attention.
+
+    It is tried. A model with sliding windows, recurrent layers or an attention function that knows no such mask answers
+    otherwise, or fails.
+    """
+    if read.cache is None:
+        return False
+    try:
+        together = read.attended_together(questions)
+    except Exception:  # whatever a model makes of a mask and positions that it does not expect
+        return False
+    alone = [read.attended(each) for each in questions]
+    return all(_same(one, other, read.ids.shape[1]) for one, other in zip(together, alone, strict=True))
+
+
+def _same(one: Answered, other: Answered, text: int) -> bool:
+    """Whether two answers and their attention on the text agree to rounding."""
+    if [row.layer for row in one.rows] != [row.layer for row in other.rows]:
+        return False
+    scale = float(other.logits.abs().max()) + 1.0
+    return bool((one.logits - other.logits).abs().max() < SAME * scale) and all(
+        mine.first == theirs.first and torch.allclose(mine.on_each(text), theirs.on_each(text), rtol=0, atol=SAME)
+        for mine, theirs in zip(one.rows, other.rows, strict=True)
+    )
+
+
+class _Seen:
+    """Keeps some rows of every attention call."""
+
+    def __init__(self, queries: Sequence[int]) -> None:
+        self.queries = queries
+        self.calls: dict[Run, tuple[Tensor, int]] = {}
+
+    def __call__(self, call: WatchedCall) -> None:
+        check_whole(call)
+        if not call.is_repeat and not call.is_cross:
+            rows = torch.tensor([query % call.queries for query in self.queries], device=call.query.device)
+            self.calls[call.run] = call.weights(0, rows).float().cpu(), call.first_token(0)
+
+    def rows(self, place: int) -> list[LastRow]:
+        named = zip(layer_names(self.calls), self.calls.values(), strict=True)
+        return [LastRow(name, weights[:, place], first) for name, (weights, first) in named]

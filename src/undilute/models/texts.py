@@ -5,8 +5,11 @@ The first half of a text may be learned from; the second only judges.
 
 from __future__ import annotations
 
+import ast
+import glob
 import hashlib
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,19 @@ if TYPE_CHECKING:
 HINT = "give a text file that exists"
 SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
 CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
+PATTERN = frozenset("*?[")
+IN_FOLDERS = (".txt", ".md", ".rst", ".tex", ".html", ".py", ".json", ".csv", ".log")  # what a folder is searched for
+SOURCE = ("argparse.py", "inspect.py", "tarfile.py", "typing.py")
+DOCSTRINGS = (
+    "_pydecimal.py",
+    "difflib.py",
+    "doctest.py",
+    "statistics.py",
+    "fractions.py",
+    "random.py",
+    "logging",
+    "email",
+)
 
 
 def shipped() -> str:
@@ -38,6 +54,71 @@ def shipped() -> str:
     from pydoc_data import topics
 
     return "\n\n".join(topics.topics.values())
+
+
+def shipped_texts() -> dict[str, str]:
+    """Three texts that every CPython ships: its reference topics, source code, and the docstrings of other modules.
+
+    Where its library is not there as source (in a zip file, say), only the topics are left.
+
+    Examples
+    --------
+    >>> all(len(text) > 100_000 for text in shipped_texts().values())
+    True
+    """
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files_of = {name: _modules(library, modules) for name, modules in (("source", SOURCE), ("docstrings", DOCSTRINGS))}
+    found = {"manual": shipped()}
+    if all(files_of.values()):
+        found["source"] = "\n\n".join(files_of["source"])
+        found["docstrings"] = "\n\n".join(text for source in files_of["docstrings"] for text in _docstrings(source))
+    return found
+
+
+def _modules(library: Path, names: Sequence[str]) -> list[str]:
+    """The source of modules and packages, where all of them can be read."""
+    paths = [
+        path for name in names for path in ([library / name] if "." in name else sorted((library / name).glob("*.py")))
+    ]
+    try:
+        return [path.read_text(encoding="utf-8") for path in paths]
+    except OSError:
+        return []
+
+
+def _docstrings(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+            yield text
+
+
+def read_each(paths: Sequence[Path]) -> dict[str, str]:
+    """Texts by name: of files, of folders with text files, of patterns such as ``notes/*.md``; or those shipped.
+
+    A pattern usually comes expanded from the shell; one that does not (in quotes, or on Windows) is expanded here.
+    """
+    if not paths:
+        return shipped_texts()
+    found: dict[str, str] = {}
+    for path in [each for given in paths for each in _found(given)]:
+        if str(path) not in found:
+            found[str(path)] = read([path])
+    return found
+
+
+def _found(path: Path) -> list[Path]:
+    """The files that a path means."""
+    if path.is_dir():
+        inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in IN_FOLDERS and each.is_file())
+        if not inside:
+            raise InvalidValue(f"{str(path)!r} holds no text file ({', '.join(IN_FOLDERS)}): name the files to read.")
+        return inside
+    if PATTERN & set(str(path)) and not path.exists():
+        matching = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
+        if not matching:
+            raise InvalidValue(f"no file matches {str(path)!r}: {HINT}.")
+        return matching
+    return [path]
 
 
 def read(paths: Sequence[Path]) -> str:
@@ -115,14 +196,23 @@ def beginning(tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
 
     Models that were trained with it do badly without. There are none if there is no tokenizer.
     """
+    return _around(tokenizer)[0]
+
+
+def ending(tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
+    """The tokens that the tokenizer puts after every text, such as an encoder's separator; usually one or none."""
+    return _around(tokenizer)[1]
+
+
+def _around(tokenizer: PreTrainedTokenizerBase | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if tokenizer is None:
-        return ()
+        return (), ()
     plain = encoded(tokenizer, "a")
     marked: list[int] = tokenizer("a")["input_ids"]
     for number in range(len(marked) - len(plain) + 1):
         if marked[number : number + len(plain)] == plain:
-            return tuple(marked[:number])
-    return ()
+            return tuple(marked[:number]), tuple(marked[number + len(plain) :])
+    return (), ()
 
 
 def fingerprint(ids: Tensor) -> str:

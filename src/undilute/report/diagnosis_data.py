@@ -1,18 +1,35 @@
 """A diagnosis as plain data: what ``--json`` writes and what the page draws, under one schema version.
 
-    schema      "undilute.diagnosis/2"; a change that breaks readers raises the number
+    schema      "undilute.diagnosis/3"; a change that breaks readers raises the number
     versions    of undilute, torch and transformers
-    subject     model, architecture, parameters, implementation, maximum_length, x, top, sinks, rows
+    subject     model, architecture, parameters, implementation, maximum_length, texts [name, tokens, windows], x, top,
+                sinks, rows
     question    length, target, sinks, recent, seed, thresholds
-    kinds       [kind, meaning, count]
+    summary, caution, numbering   sentences, or null
+    kinds       [kind, meaning, count, steady]: steady are those in two thirds of the windows or haystacks
     measures    [name, label, formula, unit]
-    tokens      the text that was read, a string for each token
-    layers      [index, name, heads, looks_ahead, is_cross, n, position, bins]: n and position of each sampled row; bins
-                are the values of n at which curves are given; is_cross: the keys are another text's than the rows
-    heads       [layer, head, kind, gamma, …, advice, medians, curves, points, shown]
+    tokens      the first window, a string for each token
+    layers      [index, name, heads, looks_ahead, is_cross, n, position, window, bins]: of each sampled row; bins are
+                the values of n at which curves are given; is_cross: the keys are another text's than the rows
+    heads       [layer, head, kind, plain_kind, share, gamma, …, factor, medians, asked, curves, points, shown]
+                asked: what the head does when asked for a fact, as ``probe.together``; null without a probe
                 curves: measure → [median, lower quartile, upper quartile], a value for each bin
                 points: measure → a value for each sampled row (top weight and effective keys, sink left out)
-                shown: [row, keys, weights]: the heaviest keys of some rows, as positions in ``tokens``
+                shown: [row, keys, weights]: the heaviest keys of some rows of the first window, as positions in
+                ``tokens``
+    probe       null, or what was asked:
+                lengths, chance; recall [task, length, right [value, low, high], questions, haystacks]
+                together: of the retrieval heads' mean attention, null without any: score [value, error, chance], share,
+                alpha, without_sink [length, value, low, high], ratio [length, value], law [gap, slope [value, low,
+                high]], auc, when_right, when_wrong [length, value]
+                haystack: the tokens of one, a string for each
+                looked: [question, span, right, heads [layer, head, keys, weights]]: what each retrieval head looked at
+                from the last token of a question, as positions in haystack and question; span is the fact that answers
+    why_no_probe  a sentence, or null
+    forecast    at the target: top and alpha [way, errors, coverage, width, left_out, length, count, sentence], alpha
+                null without retrieval heads; is_checked
+    trials      tried [label, heads, length, loss, recall, helps, sentence], advice, best (the label, or null);
+                loss and recall: before, after, difference, low, high, p_value
 Numbers have five significant digits; what is not finite is null.
 """
 
@@ -22,7 +39,8 @@ import itertools
 import json
 import math
 import warnings
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any
@@ -30,13 +48,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from undilute.diagnosis.forecast import Forecast
 from undilute.diagnosis.heads import Head
 from undilute.diagnosis.kinds import MEANINGS
 from undilute.diagnosis.result import Diagnosis
+from undilute.diagnosis.retrieval import Estimate, Retrieval
+from undilute.evaluation.changes import Change
 from undilute.measures import registry
 from undilute.models.capture import LayerSample
 
-SCHEMA = "undilute.diagnosis/2"
+SCHEMA = "undilute.diagnosis/3"
 BINS = 14
 SHOWN_ROWS = 8
 POINTS = ("top_weight_without_sink", "n_eff_without_sink")
@@ -58,13 +79,18 @@ def data(diagnosis: Diagnosis) -> dict[str, Any]:
     for layer in diagnosis.layers:
         curves = quartiles(layer)
         described += [_head(next(heads), layer, curves) for _ in range(layer.heads)]
+    steady = diagnosis.steady_counts
     return {
         "schema": SCHEMA,
         "versions": {package: _version(package) for package in ("undilute", "torch", "transformers")},
         "subject": subject,
         "question": asdict(diagnosis.question),
+        "summary": diagnosis.summary,
+        "caution": diagnosis.caution,
+        "numbering": diagnosis.numbering,
         "kinds": [
-            {"kind": kind, "meaning": MEANINGS[kind], "count": count} for kind, count in diagnosis.counts.items()
+            {"kind": kind, "meaning": MEANINGS[kind], "count": count, "steady": steady[kind]}
+            for kind, count in diagnosis.counts.items()
         ],
         "measures": [
             {"name": name, "label": known[name].label, "formula": known[name].formula, "unit": known[name].unit}
@@ -73,17 +99,125 @@ def data(diagnosis: Diagnosis) -> dict[str, Any]:
         "tokens": words,
         "layers": [_layer(layer) for layer in diagnosis.layers],
         "heads": described,
+        "probe": _probe(diagnosis),
+        "why_no_probe": diagnosis.why_no_probe,
+        "forecast": _forecast(diagnosis),
+        "trials": _trials(diagnosis),
     }
 
 
+# ---------------------------------------------------------------- what was asked, forecast and tried
+
+
+def _probe(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    probe = diagnosis.probe
+    if probe is None:
+        return None
+    finding = [(head, probe.places[head.name, head.head]) for head in diagnosis.heads.retrieval]
+    return {
+        "lengths": list(probe.judged.lengths),
+        "chance": _number(probe.found.chance),
+        "recall": [_plain(each._asdict() | {"right": each.right._asdict()}) for each in diagnosis.recalls],
+        "together": _asked(diagnosis.together),
+        "haystack": list(probe.haystack),
+        "looked": [
+            {
+                "question": list(each.question),
+                "span": list(each.span),
+                "right": each.right,
+                "heads": [
+                    {
+                        "layer": head.layer,
+                        "head": head.head,
+                        "keys": each.keys[place].tolist(),
+                        "weights": [_number(weight) for weight in each.weights[place]],
+                    }
+                    for head, place in finding
+                ],
+            }
+            for each in probe.looked
+        ],
+    }
+
+
+def _asked(asked: Retrieval | None) -> dict[str, Any] | None:
+    """What a head does when it is asked, or some do together."""
+    if asked is None:
+        return None
+
+    def over(values: Mapping[int, Any]) -> list[dict[str, Any]]:
+        return [
+            _plain({"length": length} | (value._asdict() if isinstance(value, Estimate) else {"value": value}))
+            for length, value in values.items()
+        ]
+
+    return {
+        "score": _plain(asked.score._asdict()),
+        "share": _number(asked.share),
+        "alpha": over(asked.alpha),
+        "without_sink": over(asked.without_sink),
+        "ratio": over(asked.ratio),
+        "law": {"gap": _number(asked.law.gap), "slope": _plain(asked.law.slope._asdict())},
+        "auc": None if asked.auc is None else _number(asked.auc),
+        "when_right": over(asked.when_right),
+        "when_wrong": over(asked.when_wrong),
+    }
+
+
+def _forecast(diagnosis: Diagnosis) -> dict[str, Any]:
+    ahead = diagnosis.forecast()
+
+    def check(found: Forecast | None) -> dict[str, Any] | None:
+        return None if found is None else _plain(asdict(found.check)) | {"sentence": found.check.sentence}
+
+    return {"top": check(ahead.top), "alpha": check(ahead.alpha), "is_checked": ahead.top.is_checked}
+
+
+def _trials(diagnosis: Diagnosis) -> dict[str, Any]:
+    trials = diagnosis.trials
+    figures = ("before", "after", "difference", "low", "high", "p_value")
+
+    def change(found: Change | None) -> dict[str, Any] | None:
+        return None if found is None else _plain({name: getattr(found, name) for name in figures})
+
+    return {
+        "tried": [
+            {
+                "label": each.remedy.label,
+                "heads": len(each.remedy.rules),
+                "length": each.length,
+                "loss": change(each.loss),
+                "recall": change(each.recall),
+                "helps": each.helps,
+                "sentence": each.sentence,
+            }
+            for each in trials.tried
+        ],
+        "advice": diagnosis.advice,
+        "best": None if trials.best is None else trials.best.remedy.label,
+    }
+
+
+# ---------------------------------------------------------------- heads and their rows
+
+
 def kind_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """A line for each kind of head: how many, its name, what it does, and their median top weight, now and forecast."""
-    rows = []
+    """A line for each kind of head: how many, how many steadily, name, meaning, median top weights, now and ahead."""
+    rows, steady = [], diagnosis.steady_counts
     for kind, number in diagnosis.counts.items():
         some = diagnosis.heads.of(kind)
         weights = [[getattr(head, name) for head in some] for name in ("top_now", "top_target")]
-        rows.append([str(number), kind, MEANINGS[kind], *(f"{median(each):.2g}" if each else "–" for each in weights)])
+        figures = [f"{median(each):.2g}" if each else "–" for each in weights]
+        rows.append([str(number), str(steady[kind]), kind, MEANINGS[kind], *figures])
     return rows
+
+
+def read(diagnosis: Diagnosis) -> str:
+    """How much was read, in words."""
+    subject = diagnosis.subject
+    texts = f"{len(subject.texts)} texts" if len(subject.texts) > 1 else "1 text"
+    windows = f"{subject.windows} windows" if subject.windows > 1 else "1 window"
+    return f"{windows} of {diagnosis.question.length:,} tokens of {texts}"
 
 
 def bins(n: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
@@ -119,12 +253,18 @@ def _layer(layer: LayerSample) -> dict[str, Any]:
         "is_cross": layer.is_cross,
         "n": layer.n.tolist(),
         "position": layer.position.tolist(),
+        "window": layer.batch.tolist(),
         "bins": [_number(np.exp(np.log(layer.n[group]).mean())) for group in bins(layer.n)],
     }
 
 
 def _head(head: Head, layer: LayerSample, every: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
-    verdict = asdict(head) | {"lost": head.lost, "sentence": head.sentence}
+    verdict = {each.name: getattr(head, each.name) for each in fields(head)} | {
+        "lost": head.lost,
+        "steady": head.is_steady,
+        "sentence": head.sentence,
+        "asked": _asked(head.asked),
+    }
     curves = {
         name: [[_number(value) for value in line] for line in values[:, head.head]] for name, values in every.items()
     }
@@ -135,7 +275,8 @@ def _head(head: Head, layer: LayerSample, every: dict[str, NDArray[np.float64]])
 
 def _shown(head: Head, layer: LayerSample) -> list[dict[str, Any]]:
     """The heaviest keys of a few rows, the longest among them."""
-    rows = np.flatnonzero(layer.n == layer.n.max()) if layer.looks_ahead else np.arange(len(layer.n))
+    first = layer.batch == 0
+    rows = np.flatnonzero(first & (layer.n == layer.n.max()) if layer.looks_ahead else first)
     some = rows[np.unique(np.linspace(len(rows) / 3, len(rows) - 1, SHOWN_ROWS).round().astype(int))]
     return [
         {

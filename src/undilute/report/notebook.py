@@ -9,9 +9,9 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 
-from undilute.diagnosis.heads import Heads
+from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.result import Diagnosis
-from undilute.report.diagnosis_data import kind_rows
+from undilute.report.diagnosis_data import kind_rows, read
 from undilute.report.result_page import cell
 
 LINE = "border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent)"
@@ -69,29 +69,54 @@ def _escaped(text: str) -> str:
 def diagnosis(found: Diagnosis) -> str:
     """Headline, heads by kind, and those that lose most."""
     question = found.question
-    parts = [sentence(found.summary, strong=f"{found.subject.model}, {question.length:,} tokens read:")]
+    parts = [sentence(found.summary, strong=f"{found.subject.model}, {read(found)}:")]
+    if found.caution is not None:
+        parts.append(sentence(found.caution))
+    if found.probe is None:
+        parts.append(sentence(f"No questions were asked: {found.why_no_probe}"))
+    elif finding := found.heads.retrieval[:WORST]:
+        parts += [
+            sentence(f"The {len(finding)} heads that find best:" if len(finding) > 1 else "The one:"),
+            heads(finding),
+        ]
     top = ("top weight", f"top weight at {question.target:,}")
-    parts.append(table(["heads", "kind", "what it does", *top], kind_rows(found)))
-    if worst := found.heads.diluting[:WORST]:
+    parts.append(table(["heads", "steady", "kind", "what it does", *top], kind_rows(found)))
+    if found.probe is None and (worst := found.heads.diluting[:WORST]):
         parts += [sentence(f"The {len(worst)} heads that lose most:" if len(worst) > 1 else "The one:"), heads(worst)]
     if found.numbering is not None:
         parts.append(sentence(found.numbering))
+    parts.append(sentence(found.forecast().summary, strong=f"Forecast at {question.target:,} tokens."))
+    parts += [sentence(each.sentence, strong="Tried:") for each in found.trials.tried]
+    parts.append(sentence(found.advice))
     return block(*parts)
 
 
 def heads(some: Heads) -> str:
-    """A line for each head, in their order."""
-    columns = ["layer", "head", "kind", "top weight, short rows", "now", "at the target", "γ", "advice"]
-    rows = [
-        [
-            f"{each.layer}",
-            f"{each.head}",
-            each.kind,
-            *(f"{weight:.2g}" for weight in (each.top_short, each.top_now, each.top_target)),
-            f"{each.gamma:.2f} ({each.gamma_low:.2f} to {each.gamma_high:.2f})".replace("-", "−"),
-            each.advice.summary,
-        ]
-        for each in some[:SHOWN]
-    ]
-    left = len(some) - len(rows)
+    """A line for each head, in their order: what they do when asked, if they were, and on plain text."""
+    shown, lengths = some[:SHOWN], _lengths(some)
+    columns = ["layer", "head", "kind", "share"]
+    columns += [f"weight when asked, {length:,}" for length in lengths]
+    columns += ["slope", "AUC"] if lengths else []
+    columns += ["top weight, short rows", "now", "at the target", "γ"]
+    left = len(some) - len(shown)
+    rows = [_line(each, lengths) for each in shown]
     return block(table(columns, rows), sentence(f"and {left:,} more") if left else "")
+
+
+def _lengths(some: Heads) -> list[int]:
+    """At which lengths all of them were asked."""
+    return list(some[0].alpha) if some and all(each.asked is not None for each in some) else []
+
+
+def _line(head: Head, lengths: Sequence[int]) -> list[str]:
+    asked = head.asked if lengths else None
+    cells = [f"{head.layer}", f"{head.head}", head.kind, f"{head.share:.0%}"]
+    if asked is not None:
+        cells += [f"{asked.alpha[length].value:.2f}" for length in lengths]
+        cells += [_signs(f"{asked.law.slope.value:.2f}"), "–" if asked.auc is None else f"{asked.auc:.2f}"]
+    weights = [f"{weight:.2g}" for weight in (head.top_short, head.top_now, head.top_target)]
+    return [*cells, *weights, _signs(f"{head.gamma:.2f} ({head.gamma_low:.2f} to {head.gamma_high:.2f})")]
+
+
+def _signs(figure: str) -> str:
+    return figure.replace("-", "−")

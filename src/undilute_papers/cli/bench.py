@@ -30,7 +30,6 @@ def bench_diagnosis(
     """Time and memory of a diagnosis as ratios to the forward pass it watches, measured in one run: table and JSON."""
     from undilute import files, models
     from undilute.models import texts
-    from undilute.models.texts import tokens
     from undilute_papers.bench import diagnosis_cost, speed
 
     sizes = whole_numbers("--lengths", lengths)
@@ -39,7 +38,7 @@ def bench_diagnosis(
     files.check_writable(output / "diagnosis.json", read=[Path(model)])
     with console.status(Text(f"loading {model} …")):
         network, tokenizer = models.load(model)
-    read = [tokens(tokenizer, texts.shipped(), network, length) for length in sizes]
+    read = [texts.tokens(tokenizer, texts.shipped(), network, length) for length in sizes]
     with Progress(console=console, transient=True) as progress:
         every = progress.track(read, description="measuring …")
         costs = [cost for ids in every for cost in diagnosis_cost.measure(network, ids, repeat=repeat, dense=dense)]

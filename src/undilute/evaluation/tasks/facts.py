@@ -13,15 +13,14 @@ from undilute.evaluation.words import NAMES, THINGS, Generator, Words, names
 FACTS = 8  # of a haystack; every one is asked for
 REPEATED = {  # what is said: how the question begins
     "The password of {name} is {thing}.": "The password of {name} is",
-    "{name} painted a picture of the {thing}.": "{name} painted a picture of the",
+    "The nickname of {name} is {thing}.": "The nickname of {name} is",
+    "The answer that {name} gave is {thing}.": "The answer that {name} gave is",
     "In the dream of {name} there was a talking {thing}.": "In the dream of {name} there was a talking",
-    "{name} wrote a long letter about the {thing}.": "{name} wrote a long letter about the",
 }
 PARAPHRASED = {
-    "The password of {name} is {thing}.": "In order to log in, {name} has to type the word",
-    "{name} painted a picture of the {thing}.": "The canvas that {name} made shows the",
-    "{name} hid the money inside the {thing}.": "The place where {name} concealed the cash is the",
-    "{name} wrote a long letter about the {thing}.": "The subject on which {name} corresponded was the",
+    "The password of {name} is {thing}.": "In order to log in, {name} has to type",
+    "The nickname of {name} is {thing}.": "Among friends, {name} is known as",
+    "In the dream of {name} there was a talking {thing}.": "While asleep, {name} met a speaking",
 }
 
 
@@ -52,6 +51,8 @@ def repeated(words: Words, taken: Set[str], generator: Generator) -> Hidden:
     return facts(REPEATED, NAMES, THINGS, words, taken, generator)
 
 
-@task("facts-paraphrased", hides={max(PARAPHRASED, key=len): FACTS}, asks=max(PARAPHRASED.values(), key=len), usual=False)
+@task(
+    "facts-paraphrased", hides={max(PARAPHRASED, key=len): FACTS}, asks=max(PARAPHRASED.values(), key=len), usual=False
+)
 def paraphrased(words: Words, taken: Set[str], generator: Generator) -> Hidden:
     return facts(PARAPHRASED, NAMES, THINGS, words, taken, generator)

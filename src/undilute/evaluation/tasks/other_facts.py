@@ -9,16 +9,12 @@ from undilute.evaluation.tasks.facts import FACTS, facts
 from undilute.evaluation.words import OTHER_NAMES, OTHER_THINGS, Generator, Words
 
 REPEATED = {
-    "{name} forgot to bring the {thing}.": "{name} forgot to bring the",
-    "The code name that {name} uses is {thing}.": "The code name that {name} uses is",
-    "What the museum bought from {name} was the {thing}.": "What the museum bought from {name} was the",
-    "On the shelf of {name} stands a golden {thing}.": "On the shelf of {name} stands a golden",
+    "The special word of {name} is {thing}.": "The special word of {name} is",
+    "The favourite thing of {name} is the {thing}.": "The favourite thing of {name} is the",
 }
 PARAPHRASED = {
-    "{name} forgot to bring the {thing}.": "What {name} had left at home was the",
-    "The code name that {name} uses is {thing}.": "Among spies, {name} is known as",
-    "{name} repaired the {thing} last week.": "A few days ago {name} managed to fix the",
-    "{name} dropped the {thing} into the lake.": "What {name} lost under water is the",
+    "The special word of {name} is {thing}.": "The term that belongs to {name} is",
+    "The favourite thing of {name} is the {thing}.": "What {name} likes most is the",
 }
 
 

@@ -1,0 +1,228 @@
+"""What will a head's weight be in a longer context, and how far can that be trusted?
+
+A forecast has to earn its place. What is known up to a quarter of the measured length is fitted without one of the
+texts, and compared with that text at the full length; each text is left out once. Three ways compete:
+
+    no change       the weight stays what it is
+    pooled law      logit α falls with ln n by the same slope in every head, the median of all
+    shrunk law      each head by its own slope, drawn towards the median as far as its own is uncertain
+
+One of the laws is used only if its median error is at least 15 % below that of "no change". The interval is conformal:
+as wide as the errors on left-out texts were, so that its coverage is what it says while the step is the same, a factor
+of 4. A step that is longer gets an interval wider in proportion to its logarithm, and is marked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from undilute.diagnosis import fit
+
+Array = NDArray[np.float64]
+Way = Literal["no change", "pooled law", "shrunk law"]
+LeftOut = Literal["texts", "windows", "nothing"]
+STEP = 4  # the factor in length that is checked, and up to which a forecast counts as checked
+WORTH = 0.15  # by which a law must lower the median error
+CONFIDENCE = 0.9
+FEWEST_LENGTHS = 2  # up to a quarter of the longest, for a slope
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Weights over length, of some heads in some windows or haystacks.
+
+    Attributes
+    ----------
+    n : (lengths,), ascending
+    weights : (units, heads, lengths), in [0, 1]; NaN where nothing was measured
+    texts : (units,), which text each unit is of
+    """
+
+    n: Array
+    weights: Array
+    texts: NDArray[np.int64]
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What can be left out to check a forecast."""
+        if len(np.unique(self.texts)) > 1:
+            return "texts"
+        return "windows" if len(self.texts) > 1 else "nothing"
+
+    @property
+    def groups(self) -> NDArray[np.int64]:
+        """(units,): what is left out together."""
+        return self.texts if self.left_out == "texts" else np.arange(len(self.texts))
+
+
+@dataclass(frozen=True)
+class Check:
+    """How a way of forecasting did on what was left out.
+
+    Attributes
+    ----------
+    way : which one is used
+    errors : way → median |ln(forecast / measured)|
+    coverage : the share of left-out weights within the interval, which was made without their text
+    width : half the interval, in logits, for a step of a factor of 4
+    left_out : texts or windows; "nothing" if there was only one, and the same rows were used for fit and check
+    length : at which it was checked
+    count : weights that were forecast
+    """
+
+    way: Way
+    errors: dict[Way, float]
+    coverage: float
+    width: float
+    left_out: LeftOut
+    length: int
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """The check in one sentence."""
+        own, plain = self.errors[self.way], self.errors["no change"]
+        beside = {
+            "texts": "on texts left out",
+            "windows": "on windows of the same text, left out in turn",
+            "nothing": "on the same window, for want of another",
+        }[self.left_out]
+        if self.way == "no change":
+            laws = [f"{way} ×{math.exp(error):.2f}" for way, error in self.errors.items() if way != "no change"]
+            better = f"; no law beats it by {WORTH:.0%} ({', '.join(laws)})" if laws else "; too few lengths for a law"
+            found = f"median error ×{math.exp(plain):.2f}{better}"
+        else:
+            found = f"median error ×{math.exp(own):.2f}, no-change ×{math.exp(plain):.2f}"
+        return (
+            f"{self.way}, validated to {self.length:,} {beside}: {found}; coverage {self.coverage:.0%} of a "
+            f"{CONFIDENCE:.0%} interval."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Weights at a length that was not measured.
+
+    Attributes
+    ----------
+    n : the length
+    weight, low, high : (heads,), with an interval that covers 90 % of what was left out
+    check : how the way of forecasting did; None if there was nothing to check it by
+    is_checked : whether the step is no longer than the one that was checked
+    """
+
+    n: int
+    weight: Array
+    low: Array
+    high: Array
+    check: Check
+    is_checked: bool
+
+
+def checked(curves: Curves) -> Check:
+    """Let the ways compete on what is left out, and calibrate the interval of the winner."""
+    known = curves.n <= curves.n[-1] / STEP * 1.01
+    ways: list[Way] = ["no change"]
+    if known.sum() >= FEWEST_LENGTHS:
+        ways += ["pooled law", "shrunk law"]
+    if not known.any():
+        known = curves.n < curves.n[-1]
+    groups = curves.groups
+    residuals: dict[Way, list[Array]] = {way: [] for way in ways}
+    errors: dict[Way, list[Array]] = {way: [] for way in ways}
+    for group in np.unique(groups):
+        rest = groups != group if curves.left_out != "nothing" else groups == group
+        measured = _middle(curves.weights[groups == group][:, :, -1])
+        for way in ways:
+            forecast = _laws[way](curves.n[known], curves.weights[rest][:, :, known], float(curves.n[-1]))
+            residuals[way].append(fit.logit(measured) - forecast)
+            errors[way].append(np.log(_positive(measured)) - np.log(_positive(fit.sigmoid(forecast))))
+    median = {way: float(np.nanmedian(np.abs(errors[way]))) for way in ways}
+    best = min(ways, key=lambda way: median[way])
+    used: Way = best if median[best] <= (1 - WORTH) * median["no change"] else "no change"
+    misses = np.abs(np.stack(residuals[used]))  # (groups, heads)
+    return Check(
+        way=used,
+        errors=median,
+        coverage=_coverage(misses),
+        width=_quantile(misses),
+        left_out=curves.left_out,
+        length=round(float(curves.n[-1])),
+        count=int(np.isfinite(misses).sum()),
+    )
+
+
+def forecast(curves: Curves, n: int, check: Check | None = None) -> Forecast:
+    """The weights at length ``n``."""
+    check = check or checked(curves)
+    logit = _laws[check.way](curves.n, curves.weights, float(n))
+    step = math.log(max(n / curves.n[-1], 1.0)) / math.log(STEP)
+    width = check.width * max(step, 1.0)
+    low, high = fit.sigmoid(logit - width), fit.sigmoid(logit + width)
+    return Forecast(n, fit.sigmoid(logit), low, high, check, step <= 1.0 + 1e-9)
+
+
+# ------------------------------------------ the ways: (lengths,), (units, heads, lengths), n → logits of (heads,)
+
+
+def _no_change(n: Array, weights: Array, far: float) -> Array:
+    return fit.logit(_middle(weights[:, :, -1]))
+
+
+def _pooled(n: Array, weights: Array, far: float) -> Array:
+    slopes = _slopes(n, weights)
+    return np.asarray(_no_change(n, weights, far) + np.nanmedian(slopes) * math.log(far / n[-1]))
+
+
+def _shrunk(n: Array, weights: Array, far: float) -> Array:
+    slopes = _slopes(n, weights)  # (units, heads)
+    own, pool = np.nanmean(slopes, 0), np.nanmedian(slopes)
+    between = np.nanvar(own)
+    within = np.nanvar(slopes, 0, ddof=1) / len(slopes) if len(slopes) > 1 else np.full(len(own), between)
+    kept = np.maximum(between - np.nanmean(within), 0.0) / max(between, 1e-12)
+    slope = pool + kept * (own - pool)
+    return np.asarray(_no_change(n, weights, far) + np.nan_to_num(slope, nan=float(pool)) * math.log(far / n[-1]))
+
+
+_laws: dict[Way, Callable[[Array, Array, float], Array]] = {
+    "no change": _no_change,
+    "pooled law": _pooled,
+    "shrunk law": _shrunk,
+}
+
+
+def _slopes(n: Array, weights: Array) -> Array:
+    """(units, heads): of logit α on ln n, by least squares."""
+    u = np.log(n) - np.log(n).mean()
+    logits = fit.logit(weights)
+    return np.asarray((logits - logits.mean(-1, keepdims=True)) @ u / (u @ u))
+
+
+def _middle(weights: Array) -> Array:
+    """(units, heads) → (heads,): the middle of the units, in logits."""
+    return fit.sigmoid(np.nanmean(fit.logit(weights), 0))
+
+
+def _positive(weights: Array) -> Array:
+    return np.maximum(weights, fit.CERTAIN)
+
+
+def _quantile(misses: Array) -> float:
+    """The conformal quantile of absolute errors: finite-sample correction included."""
+    values = misses[np.isfinite(misses)]
+    level = min(1.0, math.ceil((len(values) + 1) * CONFIDENCE) / max(len(values), 1))
+    return float(np.quantile(values, level, method="higher")) if len(values) else math.inf
+
+
+def _coverage(misses: Array) -> float:
+    """The share of errors within the quantile of the other groups' errors."""
+    if len(misses) < 2:
+        return float((misses <= _quantile(misses)).mean())
+    inside = [misses[group] <= _quantile(np.delete(misses, group, 0)) for group in range(len(misses))]
+    return float(np.mean(inside))
