@@ -29,6 +29,7 @@ Way = Literal["no change", "pooled law", "shrunk law"]
 LeftOut = Literal["texts", "windows", "nothing"]
 STEP = 4  # the factor in length that is checked, and up to which a forecast counts as checked
 WORTH = 0.15  # by which a law must lower the median error
+TOLERANCE = 1.1  # of a step: rows are sampled, so that octaves are not exactly twice as long
 CONFIDENCE = 0.9
 FEWEST_LENGTHS = 2  # up to a quarter of the longest, for a slope
 
@@ -39,14 +40,16 @@ class Curves:
 
     Attributes
     ----------
-    n : (lengths,), ascending
+    n : (lengths,), ascending: what the logit of a weight is taken to be linear in the logarithm of
     weights : (units, heads, lengths), in [0, 1]; NaN where nothing was measured
     texts : (units,), which text each unit is of
+    length : the longest in tokens, as it is shown
     """
 
     n: Array
     weights: Array
     texts: NDArray[np.int64]
+    length: int
 
     @property
     def left_out(self) -> LeftOut:
@@ -111,13 +114,11 @@ class Forecast:
 
     Attributes
     ----------
-    n : the length
     weight, low, high : (heads,), with an interval that covers 90 % of what was left out
-    check : how the way of forecasting did; None if there was nothing to check it by
+    check : how the way of forecasting did
     is_checked : whether the step is no longer than the one that was checked
     """
 
-    n: int
     weight: Array
     low: Array
     high: Array
@@ -127,7 +128,7 @@ class Forecast:
 
 def checked(curves: Curves) -> Check:
     """Let the ways compete on what is left out, and calibrate the interval of the winner."""
-    known = curves.n <= curves.n[-1] / STEP * 1.01
+    known = curves.n <= curves.n[-1] / STEP * TOLERANCE
     ways: list[Way] = ["no change"]
     if known.sum() >= FEWEST_LENGTHS:
         ways += ["pooled law", "shrunk law"]
@@ -153,19 +154,19 @@ def checked(curves: Curves) -> Check:
         coverage=_coverage(misses),
         width=_quantile(misses),
         left_out=curves.left_out,
-        length=round(float(curves.n[-1])),
+        length=curves.length,
         count=int(np.isfinite(misses).sum()),
     )
 
 
-def forecast(curves: Curves, n: int, check: Check | None = None) -> Forecast:
-    """The weights at length ``n``."""
+def forecast(curves: Curves, n: float, check: Check | None = None) -> Forecast:
+    """The weights at ``n``, which is counted as ``curves.n`` is."""
     check = check or checked(curves)
     logit = _laws[check.way](curves.n, curves.weights, float(n))
     step = math.log(max(n / curves.n[-1], 1.0)) / math.log(STEP)
     width = check.width * max(step, 1.0)
     low, high = fit.sigmoid(logit - width), fit.sigmoid(logit + width)
-    return Forecast(n, fit.sigmoid(logit), low, high, check, step <= 1.0 + 1e-9)
+    return Forecast(fit.sigmoid(logit), low, high, check, step <= TOLERANCE)
 
 
 # ------------------------------------------ the ways: (lengths,), (units, heads, lengths), n → logits of (heads,)

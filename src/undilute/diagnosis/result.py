@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from undilute.diagnosis import retrieval
 from undilute.diagnosis.forecast import Check, Curves, Forecast, checked, forecast
@@ -314,7 +315,11 @@ class Diagnosis:
         finding = self.heads.retrieval
         asked = self._alpha_curves(finding)
         alpha = None if asked is None else forecast(asked, n)
-        return Outlook(n, self.heads, forecast(self._top_curves, n, self.check), finding, alpha)
+        return Outlook(n, self.heads, self._ahead(n), finding, alpha)
+
+    def _ahead(self, n: int) -> Forecast:
+        """Top weights on plain text at ``n`` tokens."""
+        return forecast(self._top_curves, float(self.question.others(n)), self.check)
 
     @cached_property
     def check(self) -> Check:
@@ -324,17 +329,15 @@ class Diagnosis:
     @cached_property
     def _top_curves(self) -> Curves:
         """Top weights on plain text, in octaves of the context's length."""
-        length = self.question.length
-        lengths = [length // 2**octave for octave in range(int(math.log2(length / SHORTEST)))]
+        length, first = self.question.length, self.readings[0].layers[0]
+        lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
+        middles = [np.exp(np.log(_seen(first)[rows]).mean()) for rows in _octaves(first, lengths)]
         weights = []
         for reading in self.readings:
-            parts = [_octaves(layer, lengths) for layer in reading.layers]
+            parts = [_medians(layer, lengths) for layer in reading.layers]
             weights.append(np.concatenate(parts))
-        return Curves(
-            np.array(lengths[::-1], dtype=float),
-            np.stack(weights)[..., ::-1],
-            np.array([reading.text for reading in self.readings]),
-        )
+        texts = np.array([reading.text for reading in self.readings])
+        return Curves(self.question.others(np.array(middles)), np.stack(weights), texts, length)
 
     def _alpha_curves(self, finding: Heads) -> Curves | None:
         """Attention of the retrieval heads on what is asked for."""
@@ -345,22 +348,19 @@ class Diagnosis:
         stacks = np.unique(asked.haystack)
         weights = np.stack([asked.alpha[:, asked.haystack == each][..., chosen].mean(1).T for each in stacks])
         texts = np.array([asked.texts[asked.haystack == each][0] for each in stacks])
-        return Curves(asked.n.mean(1), weights, texts)
+        return Curves(asked.n.mean(1), weights, texts, asked.lengths[-1])
 
     def _with_forecasts(self, heads: Heads) -> Heads:
-        """The heads with the forecast of their top weight at the target."""
-        ahead = forecast(self._top_curves, self.question.target, self.check)
-        places = {(layer.index, head): 0 for layer in self.layers for head in range(layer.heads)}
-        order = {place: index for index, place in enumerate(places)}
+        """The heads with their top weight at the length and at the target, in the way that was found to forecast best."""
+        now, ahead = self._ahead(self.question.length), self._ahead(self.question.target)
         made = []
-        for head in heads:
-            index = order[head.layer, head.head]
-            weight, low, high = (float(each[index]) for each in (ahead.weight, ahead.low, ahead.high))
-            if head.n_target <= self.layers[head.layer].n.max() and self.question.target > self.question.length:
-                weight = low = high = head.top_now  # a sliding window: nothing more is seen
-            ceiling = head.ceiling_target
-            weight, low, high = (min(each, ceiling) for each in (weight, low, high))
-            made.append(replace(head, top_target=weight, top_target_low=low, top_target_high=high))
+        for index, head in enumerate(heads):
+            here = float(now.weight[index])
+            expected = [float(each[index]) for each in (ahead.weight, ahead.low, ahead.high)]
+            if head.n_target < self.question.target:  # a sliding window: nothing more is seen
+                expected = [here] * 3
+            weight, low, high = (min(each, head.ceiling_target) for each in expected)
+            made.append(replace(head, top_now=here, top_target=weight, top_target_low=low, top_target_high=high))
         return Heads(made, self.probe)
 
     # ---------------------------------------------------------------- as tables and files
@@ -424,12 +424,21 @@ def stacked(readings: Sequence[Reading]) -> list[LayerSample]:
     return made
 
 
-def _octaves(layer: LayerSample, lengths: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """(heads, lengths): the median top weight of the rows in the octave that ends at each length; NaN without rows."""
-    seen = layer.n if layer.looks_ahead or layer.is_cross else layer.position + 1
+def _seen(layer: LayerSample) -> NDArray[np.int64]:
+    """(rows,): how long the context of each row is, whatever a sliding window shows of it."""
+    return layer.n if layer.looks_ahead or layer.is_cross else layer.position + 1
+
+
+def _octaves(layer: LayerSample, lengths: Sequence[int]) -> list[NDArray[np.bool_]]:
+    """Which rows are in the octave that ends at each length."""
+    seen = _seen(layer)
+    return [(seen > length // 2) & (seen <= length) for length in lengths]
+
+
+def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
+    """(heads, lengths): the median top weight of the rows in each octave; NaN without rows."""
     found = np.full((layer.heads, len(lengths)), np.nan)
-    for place, length in enumerate(lengths):
-        rows = (seen > length // 2) & (seen <= length)
+    for place, rows in enumerate(_octaves(layer, lengths)):
         if rows.any():
             found[:, place] = np.median(layer.measures[TOP][:, rows], axis=1)
     return found
