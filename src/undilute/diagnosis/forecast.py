@@ -44,12 +44,14 @@ class Curves:
     weights : (units, heads, lengths), in [0, 1]; NaN where nothing was measured
     texts : (units,), which text each unit is of
     length : the longest in tokens, as it is shown
+    end : the longest, counted as ``n``; the last rows may be a little shorter
     """
 
     n: Array
     weights: Array
     texts: NDArray[np.int64]
     length: int
+    end: float
 
     @property
     def left_out(self) -> LeftOut:
@@ -163,7 +165,7 @@ def forecast(curves: Curves, n: float, check: Check | None = None) -> Forecast:
     """The weights at ``n``, which is counted as ``curves.n`` is."""
     check = check or checked(curves)
     logit = _laws[check.way](curves.n, curves.weights, float(n))
-    step = math.log(max(n / curves.n[-1], 1.0)) / math.log(STEP)
+    step = math.log(max(n / curves.end, 1.0)) / math.log(STEP)
     width = check.width * max(step, 1.0)
     low, high = fit.sigmoid(logit - width), fit.sigmoid(logit + width)
     return Forecast(fit.sigmoid(logit), low, high, check, step <= TOLERANCE)

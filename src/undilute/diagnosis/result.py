@@ -337,7 +337,8 @@ class Diagnosis:
             parts = [_medians(layer, lengths) for layer in reading.layers]
             weights.append(np.concatenate(parts))
         texts = np.array([reading.text for reading in self.readings])
-        return Curves(self.question.others(np.array(middles)), np.stack(weights), texts, length)
+        end = float(self.question.others(length))
+        return Curves(self.question.others(np.array(middles)), np.stack(weights), texts, length, end)
 
     def _alpha_curves(self, finding: Heads) -> Curves | None:
         """Attention of the retrieval heads on what is asked for."""
@@ -348,10 +349,11 @@ class Diagnosis:
         stacks = np.unique(asked.haystack)
         weights = np.stack([asked.alpha[:, asked.haystack == each][..., chosen].mean(1).T for each in stacks])
         texts = np.array([asked.texts[asked.haystack == each][0] for each in stacks])
-        return Curves(asked.n.mean(1), weights, texts, asked.lengths[-1])
+        n = asked.n.mean(1)
+        return Curves(n, weights, texts, asked.lengths[-1], float(n[-1]))
 
     def _with_forecasts(self, heads: Heads) -> Heads:
-        """The heads with their top weight at the length and at the target, in the way that was found to forecast best."""
+        """The heads with their top weight at the length and at the target, in the way that forecasts best."""
         now, ahead = self._ahead(self.question.length), self._ahead(self.question.target)
         made = []
         for index, head in enumerate(heads):
