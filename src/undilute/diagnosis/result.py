@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undilute.diagnosis import retrieval
+from undilute.diagnosis import fit, retrieval
 from undilute.diagnosis.forecast import Check, Curves, Forecast, checked, forecast
 from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.kinds import KINDS, Kind
@@ -331,14 +331,15 @@ class Diagnosis:
         """Top weights on plain text, in octaves of the context's length."""
         length, first = self.question.length, self.readings[0].layers[0]
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
-        middles = [np.exp(np.log(_seen(first)[rows]).mean()) for rows in _octaves(first, lengths)]
+        others = np.log(self.question.others(_seen(first)))
+        middles = [np.exp(np.median(others[rows])) for rows in _octaves(first, lengths)]  # as of the weights
         weights = []
         for reading in self.readings:
             parts = [_medians(layer, lengths) for layer in reading.layers]
             weights.append(np.concatenate(parts))
         texts = np.array([reading.text for reading in self.readings])
         end = float(self.question.others(length))
-        return Curves(self.question.others(np.array(middles)), np.stack(weights), texts, length, end)
+        return Curves(np.array(middles), np.stack(weights), texts, length, end)
 
     def _alpha_curves(self, finding: Heads) -> Curves | None:
         """Attention of the retrieval heads on what is asked for."""
@@ -438,11 +439,11 @@ def _octaves(layer: LayerSample, lengths: Sequence[int]) -> list[NDArray[np.bool
 
 
 def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
-    """(heads, lengths): the median top weight of the rows in each octave; NaN without rows."""
+    """(heads, lengths): the median top weight of the rows in each octave, taken in logits; NaN without rows."""
     found = np.full((layer.heads, len(lengths)), np.nan)
     for place, rows in enumerate(_octaves(layer, lengths)):
         if rows.any():
-            found[:, place] = np.median(layer.measures[TOP][:, rows], axis=1)
+            found[:, place] = fit.sigmoid(np.median(fit.logit(layer.measures[TOP][:, rows]), axis=1))
     return found
 
 
