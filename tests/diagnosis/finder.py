@@ -35,7 +35,9 @@ from undilute.evaluation.words import KINDS, NAMES, OTHER_NAMES, OTHER_THINGS, T
 HEADS = (("uniform", "sink", "local", "random"), ("fixed", "finder", "decoy", "uniform"))
 FINDER = (1, 1)  # layer and head
 NAMED, THINGS_OF_ALL = (*NAMES, *OTHER_NAMES), (*THINGS, *OTHER_THINGS)
-FILLER = tuple(f"{start}{end}" for start in ("ba", "do", "fi", "ke", "lu", "mo") for end in ("ran", "mel", "sto", "vin"))
+FILLER = tuple(
+    f"{start}{end}" for start in ("ba", "do", "fi", "ke", "lu", "mo") for end in ("ran", "mel", "sto", "vin")
+)
 PLAIN = {"uniform": "diffuse", "sink": "sink", "local": "local", "fixed": "sharp", "decoy": "diffuse"}
 REACH = 8  # tokens within which a question's name is remembered
 FIXED = 5  # the position that one head always looks at
@@ -242,9 +244,7 @@ class FinderForCausalLM(FinderPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embed_tokens
 
-    def forward(
-        self, input_ids: Tensor, logits_to_keep: int | Tensor = 0, **inputs: Any
-    ) -> CausalLMOutputWithPast:
+    def forward(self, input_ids: Tensor, logits_to_keep: int | Tensor = 0, **inputs: Any) -> CausalLMOutputWithPast:
         found = self.model(input_ids=input_ids, **inputs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(found.last_hidden_state[:, kept])
