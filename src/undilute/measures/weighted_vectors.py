@@ -93,7 +93,7 @@ class WeightedVectors:
     @cached_property
     def _total(self) -> Tensor:
         """(..., rows, 1): Σ‖vᵢ‖²."""
-        return self._times(self.p.square(), self.squares[..., None])
+        return (self.weighted * self.p).sum(-1, keepdim=True)
 
     def _times(self, a: Tensor, b: Tensor) -> Tensor:
         """(..., rows, m) and (m, k) or (key heads, m, k) → (..., rows, k)."""
