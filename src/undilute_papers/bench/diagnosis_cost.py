@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 PLAIN = "forward pass"
-ROWS = 64  # as many as version 0.1.0 sampled, so that figures can be compared
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def measure(model: PreTrainedModel, ids: Tensor, *, repeat: int = 3, dense: int 
     """
     contenders: dict[str, Callable[[], object]] = {
         PLAIN: lambda: model.base_model(ids[None], use_cache=False),
-        "diagnosis": lambda: diagnose(model, None, ids, len(ids), windows=1, rows=ROWS),
+        "diagnosis": lambda: diagnose(model, None, ids, len(ids), windows=1),
         "forward pass with its head": lambda: model(ids[None], use_cache=False),
     }
     if len(ids) <= dense:
