@@ -31,10 +31,12 @@ from undilute.diagnosis.retrieval import of_each
 from undilute.diagnosis.trials import Trials
 from undilute.diagnosis.verdicts import NEEDED, Question, Reading, verdicts
 from undilute.diagnosis.windows import WINDOWS, Text, TextsLike, Window, given_texts, length_of, split, spread
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.capture import Capture, X, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
 from undilute.models.limits import maximum_length
+from undilute.models.read_once import ReadOnce
+from undilute.models.reasons import one_line
 from undilute.models.text_loss import check_head
 from undilute.models.watch import check_attended, check_supported
 from undilute.progress import Progress, quiet
@@ -48,6 +50,7 @@ FURTHEST = 4  # times the measured length that a forecast reaches by default: wh
 USUAL_ROWS = 32  # of each head and window, five in each octave of n: more rows of one text add little
 FEWEST_ROWS = 16
 ENCODER_ROWS = 16  # sampled at each length
+TRIED = 16  # tokens that show whether a model can be asked
 
 Say = Callable[[str], None]
 
@@ -134,7 +137,9 @@ def diagnose(
     parts = [split(each, length) for each in texts]
     chosen = [each for which, (own, _) in enumerate(parts) for each in spread(own, which, length, windows)]
     is_encoder = looks_ahead(model, chosen[0].ids)
-    why_not = "it was not asked for." if probe is False else _why_no_probe(model, tokenizer, length, is_encoder)
+    why_not = "it was not asked for."
+    if probe is not False:
+        why_not = _why_no_probe(model, tokenizer, chosen[0].ids, is_encoder)
     if probe and why_not is not None:
         raise InvalidValue(f"probe = True: {why_not}")
     question = Question(length, target, sinks, recent, thresholds or Thresholds(), seed)
@@ -210,18 +215,22 @@ def _asked(heads: Heads, probe: Probe, question: Question) -> list[Head]:
 
 
 def _why_no_probe(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, length: int, is_encoder: bool
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, is_encoder: bool
 ) -> str | None:
-    """Why no facts can be hidden, in one sentence; None if they can."""
+    """Why a model that reads ``ids`` cannot be asked for facts, in one sentence; None if it can. It is tried."""
     if tokenizer is None:
         return "there is no tokenizer to hide facts with."
     if is_encoder:
         return f"{type(model).__name__} looks at later tokens: an encoder says no next word, so it cannot be asked."
     try:
         check_head(model)
-        probing.planned(tokenizer, length, 1)
-    except InvalidValue as error:
+        probing.planned(tokenizer, len(ids), 1)
+        with evaluating(model):
+            ReadOnce(model, ids[: TRIED - 1]).attended(ids[TRIED - 1 : TRIED])
+    except UndiluteError as error:
         return str(error)
+    except Exception as error:  # whatever a model of another kind makes of a cache
+        return f"{type(model).__name__} cannot be asked ({one_line(error)})."
     return None
 
 
