@@ -137,7 +137,7 @@ def diagnose(
     parts = [split(each, length) for each in texts]
     chosen = [each for which, (own, _) in enumerate(parts) for each in spread(own, which, length, windows)]
     is_encoder = looks_ahead(model, chosen[0].ids)
-    why_not = "it was not asked for."
+    why_not: str | None = "it was not asked for."
     if probe is not False:
         why_not = _why_no_probe(model, tokenizer, chosen[0].ids, is_encoder)
     if probe and why_not is not None:
