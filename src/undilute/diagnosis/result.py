@@ -329,9 +329,11 @@ class Diagnosis:
     @cached_property
     def _top_curves(self) -> Curves:
         """Top weights on plain text, in octaves of the context's length."""
-        length, first = self.question.length, self.readings[0].layers[0]
+        length, widest = self.question.length, max(self.readings[0].layers, key=lambda layer: int(_seen(layer).max()))
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
-        middles = [np.exp(np.log(_seen(first)[rows]).mean()) for rows in _octaves(first, lengths)]
+        rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
+        lengths = [each for each in lengths if rows[each].any()]
+        middles = [np.exp(np.log(_seen(widest)[rows[each]]).mean()) for each in lengths]
         weights = []
         for reading in self.readings:
             parts = [_medians(layer, lengths) for layer in reading.layers]
@@ -438,12 +440,14 @@ def _octaves(layer: LayerSample, lengths: Sequence[int]) -> list[NDArray[np.bool
 
 
 def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
-    """(heads, lengths): the median top weight of the rows in each octave; NaN without rows."""
-    found = np.full((layer.heads, len(lengths)), np.nan)
-    for place, rows in enumerate(_octaves(layer, lengths)):
-        if rows.any():
-            found[:, place] = np.median(layer.measures[TOP][:, rows], axis=1)
-    return found
+    """(heads, lengths): the median top weight of the rows in each octave.
+
+    A layer that has no rows there, as an encoder's with a sliding window, sees no more than in the octave before.
+    """
+    rows = _octaves(layer, lengths)
+    there = [place for place, own in enumerate(rows) if own.any()]
+    nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
+    return np.stack([np.median(layer.measures[TOP][:, rows[place]], axis=1) for place in nearest], 1)
 
 
 def _goes(before: float, after: float) -> str:
