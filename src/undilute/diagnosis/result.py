@@ -445,6 +445,8 @@ def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
     A layer that has no rows there, as an encoder's with a sliding window, sees no more than in the octave before.
     """
     rows = _octaves(layer, lengths)
+    if not any(own.any() for own in rows):  # a window narrower than the shortest octave
+        rows = [np.ones(len(layer.n), dtype=bool)] * len(lengths)
     there = [place for place, own in enumerate(rows) if own.any()]
     nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
     return np.stack([np.median(layer.measures[TOP][:, rows[place]], axis=1) for place in nearest], 1)
