@@ -237,7 +237,8 @@ class _Asking:
         every: list[list[_Row]] = [[] for _ in lengths]
         tasks_of, texts_of, numbers = [], [], []
         for number in range(self.plan.each):
-            task, text = tasks[number % len(tasks)], number % len(self.hay)
+            task = tasks[number % len(tasks)]
+            text = len({each for each, own in zip(numbers, tasks_of, strict=True) if own == task}) % len(self.hay)
             family = self.hiding.growing(self.hay[text], lengths, task, seed=(self.seed, which, number), number=number)
             for place, haystack in enumerate(family):
                 self.tell(self.done / self.plan.tokens, f"asking, {haystack.length:,} tokens")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SHORTEST = 16  # keys of the rows that a forecast looks at
 TOP = "top_weight_without_sink"
+TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -190,20 +191,18 @@ class Diagnosis:
         found = self.heads.retrieval.steady
         lines = [each for each in self.recalls if each.task == ASKED]
         first, last = lines[0], lines[-1]
-        before, after = first.right.value, last.right.value
-        recall = f"recall {_goes(before, after)} from {before:.0%} to {after:.0%}"
+        recall = f"recall {_goes(first.right.value, last.right.value, '.0%')}"
         span = f"From {first.length:,} to {last.length:,} tokens"
         together = found.asked
         if together is None:
             return f"None of {every:,} heads finds what is asked for. {span} {recall}."
         alpha = list(together.alpha.values())
         begin, end = alpha[0].value, alpha[-1].value
-        gamma = math.log(begin / end) / math.log(last.length / first.length)
+        gamma = math.log(max(begin, TINY) / max(end, TINY)) / math.log(last.length / first.length)
         one = len(found) == 1
         return (
             f"{len(found):,} of {every:,} heads {'finds' if one else 'find'} what is asked for. {span} "
-            f"{'its' if one else 'their'} weight on it {_goes(begin, end)} from {begin:.2f} to {end:.2f} "
-            f"(γ {gamma:.2f}), and {recall}."
+            f"{'its' if one else 'their'} weight on it {_goes(begin, end, '.2f')} (γ {gamma:.2f}), and {recall}."
         ).replace("γ -", "γ −")
 
     @property
@@ -452,8 +451,16 @@ def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
     return np.stack([np.median(layer.measures[TOP][:, rows[place]], axis=1) for place in nearest], 1)
 
 
-def _goes(before: float, after: float) -> str:
-    return "falls" if after < before else "rises" if after > before else "stays"
+def _goes(before: float, after: float, form: str) -> str:
+    """How a figure changes, as it is shown.
+
+    >>> _goes(0.98, 0.54, ".0%"), _goes(0.251, 0.249, ".2f")
+    ('falls from 98% to 54%', 'stays at 0.25')
+    """
+    first, last = format(before, form), format(after, form)
+    if first == last:
+        return f"stays at {first}"
+    return f"{'falls' if after < before else 'rises'} from {first} to {last}"
 
 
 def flat(head: Head) -> dict[str, Any]:
