@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import pairwise
 from typing import Any
 
@@ -223,7 +223,7 @@ def test_what_cannot_grow_is_refused() -> None:
 # ---------------------------------------------------------------- two sets that share nothing
 
 
-def content(wording: str) -> set[str]:
+def content(wording: str) -> Set[str]:
     return standing_in(wording.replace("{name}", "").replace("{thing}", "")) - LITTLE
 
 
