@@ -194,6 +194,8 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 def read_text(path: Path, hint: str, kind: str = "") -> str:
     """The text of a file or a pipe, which must end: devices are refused, and whatever is larger than 1 GB.
 
+    A byte order mark, which some editors put before a text, is no part of it.
+
     Parameters
     ----------
     path : what to read
@@ -210,7 +212,7 @@ def read_text(path: Path, hint: str, kind: str = "") -> str:
                 data += part
         if len(data) > LARGEST:
             raise InvalidValue(f"cannot read {kind}{str(path)!r}: it is larger than {LARGEST:,} bytes; {hint}.")
-        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return data.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise InvalidValue(
             f"cannot read {kind}{str(path)!r}: it is not text in UTF-8 (byte {error.start:,}); {hint}."

@@ -122,3 +122,13 @@ def test_a_factor_raises_the_logit_by_the_fall(fall: float, doubled: float, more
     else:
         rise = (factor - 1) * doubled if factor <= 2 else doubled + (factor - 2) * slope
         assert rise == pytest.approx(fall, rel=1e-6)
+
+
+def test_resampled_lines_are_least_squares_of_the_drawn_rows() -> None:
+    rng = np.random.default_rng(2)
+    x, y, weights = rng.standard_normal(30), rng.standard_normal((3, 30)), rng.uniform(0.1, 1.0, (3, 30))
+    counts = fit._resampled(30, seed=0)[:5]
+    intercepts, slopes = fit._weighted(x, y, weights, counts)
+    for draw, head in np.ndindex(5, 3):
+        slope, intercept = np.polyfit(x, y[head], 1, w=np.sqrt(weights[head] * counts[draw]))
+        assert (slopes[draw, head], intercepts[draw, head]) == pytest.approx((slope, intercept))

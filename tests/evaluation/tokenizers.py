@@ -7,13 +7,19 @@ from functools import cache
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from undilute.evaluation.words import KINDS, NAMES, THINGS
+from undilute.evaluation.tasks import facts, other_facts
+from undilute.evaluation.words import KINDS, NAMES, OTHER_NAMES, OTHER_THINGS, THINGS
 
 PROSE = " ".join(
     f"Sentence number {number} says that the sum of {number} and {number + 1} is {2 * number + 1}, and no more. "
     f'Is it "true?" It is!\n\nA paragraph about {number} begins here.'
     for number in range(400)
 )
+WORDINGS = [
+    f"{says} {asks}"
+    for wordings in (facts.REPEATED, facts.PARAPHRASED, other_facts.REPEATED, other_facts.PARAPHRASED)
+    for says, asks in wordings.items()
+]
 VOCABULARY = 500
 KINDS_OF_TOKENIZERS = ("byte-level", "sentence-piece", "words", "bytes", "marked")
 
@@ -26,6 +32,7 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     words           whole words and punctuation; nothing stands for a space
     bytes           one token for each byte, and nothing else
     marked          byte-level, with marks before and after every text
+    every word      as words, and those of every other list and of a text
     """
     if kind == "sentence-piece":
         made = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -35,11 +42,12 @@ def tokenizer(kind: str) -> PreTrainedTokenizerFast:
         made.train_from_iterator(_corpus(PROSE[:4000]), trainer)
         made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
         return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
-    if kind == "words":
+    if kind in ("words", "every word"):
         made = Tokenizer(models.WordLevel(unk_token="<unk>"))
         made.pre_tokenizer = pre_tokenizers.Whitespace()
         trainer = trainers.WordLevelTrainer(special_tokens=["<unk>"], show_progress=False)
-        made.train_from_iterator(_corpus(PROSE[:4000]), trainer)
+        others = [" ".join([*OTHER_NAMES, *OTHER_THINGS]), PROSE, *WORDINGS] if kind == "every word" else []
+        made.train_from_iterator([*_corpus(PROSE[:4000]), *others], trainer)
         return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
     made = byte_level(PROSE[:4000], 256 if kind == "bytes" else VOCABULARY)
     if kind == "marked":

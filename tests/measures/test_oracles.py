@@ -134,6 +134,17 @@ CASES = {
     "reach is known": Case(logits(), reach=9.0 + normal(HEADS, 5, seed=6).abs()),
     "one key head": Case(logits(), x=normal(1, KEYS, 3, seed=7)),
     "a key head for each head": Case(logits(), x=normal(HEADS, KEYS, 3, seed=8)),
+    "many keys": Case(logits(6, 80), causal(6, 80), settings=Settings(top=5, sinks=1, recent=16)),
+    "more keys than torch sorts a part of": Case(logits(2, 600), causal(2, 600)),
+    "many keys, and few are seen": Case(
+        logits(2, 80), torch.arange(80).expand(2, -1) < torch.tensor([[3], [9]]), torch.tensor([2, 8])
+    ),
+    "many keys and a sink that takes everything": Case(
+        logits(6, 80) + 60.0 * (torch.arange(80) < 2), causal(6, 80), settings=Settings(top=5, sinks=2, recent=16)
+    ),
+    "a row sees nothing but sinks": Case(
+        logits(KEYS), causal(KEYS, KEYS), torch.arange(KEYS), settings=Settings(top=3, sinks=3, recent=4)
+    ),
     "long vectors": Case(logits(), causal(5, KEYS), x=1e3 * vectors(KEYS)),
 }
 

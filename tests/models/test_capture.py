@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import pydoc_data.topics
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -37,7 +39,7 @@ from undilute.errors import InvalidValue, UnknownName
 from undilute.measures import registry
 from undilute.measures.attention_rows import Settings
 from undilute.models import LayerSample, capture
-from undilute.models.capture import sampled
+from undilute.models.capture import BLOCK, EACH, _runs, sampled
 from undilute.models.watch import OURS as PREFIX
 
 SETTINGS = Settings(top=3, sinks=1, recent=4)
@@ -506,3 +508,20 @@ def test_smollm2(smollm2: tuple[PreTrainedModel, Any]) -> None:
                 for name, values in sample.measures.items():
                     off = deviation(values[head, row], name, seen)
                     assert off <= tolerance(name, seen, torch.finfo(torch.float32).eps), f"{name}: off by {off:.3g}"
+
+
+def test_blocks_hold_each_row_once_and_cost_as_little_as_any() -> None:
+    stops, heads = (3, 4, 900, 2_000, 2_100, 9_000), 9
+
+    def cost(cuts: tuple[int, ...]) -> float:
+        runs = list(itertools.pairwise((0, *cuts, len(stops))))
+        sizes = [heads * (end - start) * stops[end - 1] for start, end in runs]
+        too_large = any(size > BLOCK and end - start > 1 for size, (start, end) in zip(sizes, runs, strict=True))
+        return math.inf if too_large else sum(sizes) + EACH * len(sizes)
+
+    inner = range(1, len(stops))
+    least = min(cost(cuts) for number in range(len(stops)) for cuts in itertools.combinations(inner, number))
+    runs = _runs(stops, heads)
+    assert [row for start, end in runs for row in range(start, end)] == list(range(len(stops)))
+    assert cost(tuple(end for _, end in runs[:-1])) == least
+    assert _runs((BLOCK, BLOCK), 2) == [(0, 1), (1, 2)]  # a row alone may be larger than a block

@@ -39,6 +39,19 @@ def test_a_text_is_its_beginning_and_its_tokens(kind: str) -> None:
     assert torch.equal(torch.cat(halves(ids)), ids)
 
 
+@pytest.mark.parametrize("kind", KINDS_OF_TOKENIZERS)
+def test_a_byte_order_mark_has_no_tokens(kind: str) -> None:
+    used = tokenizer(kind)
+    assert torch.equal(tokenised(used, "\ufeff" + PROSE[:500]), tokenised(used, PROSE[:500]))
+
+
+def test_a_text_that_is_none_is_called_by_its_name() -> None:
+    with pytest.raises(InvalidValue, match=r"^text is a int: must be text, or token ids in a tensor\."):
+        tokenised(None, 3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match=r"^text 2 is a int"):
+        tokenised(None, 3, "text 2")  # type: ignore[arg-type]
+
+
 def test_without_a_tokenizer_token_ids_are_what_is_read() -> None:
     assert beginning(None) == ()
     assert torch.equal(tokenised(None, torch.arange(3)), torch.arange(3))

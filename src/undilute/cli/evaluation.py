@@ -40,7 +40,10 @@ Texts = Annotated[
     typer.Option(help="Text; rules are fitted to its first half, judged on its second. Default: what CPython ships."),
 ]
 Length = Annotated[int | None, typer.Option(help="Tokens per window; by default 2,048, or the model's limit.")]
-Heads = Annotated[str, typer.Option(help="all, diluting (as a diagnosis finds them), or a pattern such as layers.12.*")]
+FOUND = ("diluting", "retrieval")
+Heads = Annotated[
+    str, typer.Option(help="all, diluting or retrieval (as a diagnosis finds them), or a pattern such as layers.12.*")
+]
 Hold = Annotated[str, typer.Option(help="What --calibrate keeps at its value at a short length: top or entropy.")]
 Windows = Annotated[int | None, typer.Option(help="Windows of text to measure the loss on.")]
 Haystacks = Annotated[int | None, typer.Option(help="Haystacks for each task and length; 0 for no needles.")]
@@ -104,26 +107,27 @@ def load(
     with console.status(Text(f"loading {name} …")):
         model, tokenizer = models.load(name, cache=cache, trust_remote_code=trust_remote_code)
         ids = tokenised(tokenizer, prose)
-    if heads != "diluting":
+    if heads not in FOUND:
         return Subject(model, tokenizer, ids, ["*" if heads == "all" else heads])
-    with console.status("looking for heads that dilute …"):
-        return Subject(model, tokenizer, ids, _diluting(model, tokenizer, ids, length))
+    with console.status(f"looking for {heads} heads …"):
+        return Subject(model, tokenizer, ids, _found(model, tokenizer, ids, length, heads))
 
 
-def _diluting(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, length: int | None
+def _found(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, length: int | None, kind: str
 ) -> list[str]:
-    """Patterns of the heads that a diagnosis of the first half finds to dilute."""
+    """Patterns of the heads of one kind, as a diagnosis of the first half finds them."""
     from undilute.diagnosis import diagnose
     from undilute.models.limits import readable_length
     from undilute.models.texts import halves
 
-    length = readable_length(model, length)
-    found = diagnose(model, tokenizer, halves(ids)[0], length).heads.diluting
+    length, asks = readable_length(model, length), kind == "retrieval"
+    heads = diagnose(model, tokenizer, halves(ids)[0], length, probe=asks, quick=True).heads
+    found = heads.retrieval if asks else heads.diluting
     if not found:
+        does = "finds what is asked for" if asks else "dilutes"
         raise InvalidValue(
-            f"--heads = 'diluting': no head dilutes at {length:,} tokens, so none would be treated; give all or a "
-            "pattern."
+            f"--heads = {kind!r}: no head {does} at {length:,} tokens, so none would be treated; give all or a pattern."
         )
     return [f"{head.name}.heads.{head.head}" for head in found]
 
@@ -151,7 +155,7 @@ def labelled(rule: str, heads: str, calibrate: bool, select: bool = False) -> st
     """
     name = f"{BASELINE} as a rule" if rule == BASELINE else rule  # which is not the model's own
     fitted = (calibrate or select) and fits(rule)
-    which = "" if heads == "all" else "diluting heads" if heads == "diluting" else heads
+    which = "" if heads == "all" else f"{heads} heads" if heads in FOUND else heads
     if select:
         which = f"selected heads of {which}" if which else "selected heads"
     return f"{'calibrated ' * fitted}{name}{f' for {which}' if which else ''}"

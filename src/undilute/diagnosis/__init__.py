@@ -1,4 +1,4 @@
-"""Every head over context length: verdict and advice."""
+"""Every head over context length: on plain text, when asked, ahead, and what was tried."""
 
 from undilute.diagnosis.diagnose import diagnose
 from undilute.diagnosis.heads import Head, Heads

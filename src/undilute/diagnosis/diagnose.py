@@ -31,10 +31,12 @@ from undilute.diagnosis.retrieval import of_each
 from undilute.diagnosis.trials import Trials
 from undilute.diagnosis.verdicts import NEEDED, Question, Reading, verdicts
 from undilute.diagnosis.windows import WINDOWS, Text, TextsLike, Window, given_texts, length_of, split, spread
-from undilute.errors import InvalidValue
+from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.capture import Capture, X, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
 from undilute.models.limits import maximum_length
+from undilute.models.read_once import ReadOnce
+from undilute.models.reasons import one_line
 from undilute.models.text_loss import check_head
 from undilute.models.watch import check_attended, check_supported
 from undilute.progress import Progress, quiet
@@ -49,6 +51,7 @@ USUAL_ROWS = 32  # of each head and window, five in each octave of n: more rows 
 FEWEST_ROWS = 16
 ENCODER_ROWS = 16  # sampled at each length
 FEWEST_HAYSTACKS = 2  # one has no standard error
+TRIED = 16  # tokens that show whether a model can be asked
 
 Say = Callable[[str], None]
 
@@ -143,7 +146,7 @@ def diagnose(
     kept = _roomy([apart for _, apart in parts], tokenizer, length)
     why_not: str | None = "it was not asked for."
     if probe is not False:
-        why_not = _why_no_probe(model, tokenizer, length, is_encoder, asked_in)
+        why_not = _why_no_probe(model, tokenizer, chosen[0].ids, is_encoder, asked_in)
     if probe and why_not is not None:
         raise InvalidValue(f"probe = True: {why_not}")
     question = Question(length, target, sinks, recent, thresholds or Thresholds(), seed)
@@ -227,22 +230,26 @@ def _roomy(texts: Sequence[Text | None], tokenizer: PreTrainedTokenizerBase | No
 def _why_no_probe(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
-    length: int,
+    ids: Tensor,
     is_encoder: bool,
     roomy: Sequence[Text],
 ) -> str | None:
-    """Why no facts can be hidden, in one sentence; None if they can."""
+    """Why a model that reads ``ids`` cannot be asked for facts, in one sentence; None if it can. It is tried."""
     if tokenizer is None:
         return "there is no tokenizer to hide facts with."
     if is_encoder:
         return f"{type(model).__name__} looks at later tokens: an encoder says no next word, so it cannot be asked."
     try:
         check_head(model)
-        probing.planned(tokenizer, length, 1)
-    except InvalidValue as error:
+        probing.planned(tokenizer, len(ids), 1)
+        with evaluating(model):
+            ReadOnce(model, ids[: TRIED - 1]).attended(ids[TRIED - 1 : TRIED])
+    except UndiluteError as error:
         return str(error)
+    except Exception as error:  # whatever a model of another kind makes of a cache
+        return f"{type(model).__name__} cannot be asked ({one_line(error)})."
     if not roomy:
-        return f"no text has sentences of {length:,} tokens to hide facts in: give a longer one, or a smaller length."
+        return f"no text has sentences of {len(ids):,} tokens to hide facts in: give a longer one, or a smaller length."
     return None
 
 

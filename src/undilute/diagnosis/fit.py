@@ -98,8 +98,8 @@ def _levelled(x: Array, y: Array, slope: Array, slopes: Array, counts: Array) ->
     rest = y - slope[:, None] * x
     middle = np.median(rest, axis=1, keepdims=True)
     weights = _huber(rest - middle)
-    drawn = np.maximum(counts @ weights.T, 1e-12)  # (draws, heads); a draw that misses all of them keeps the middle
-    intercepts = (counts @ (weights * y).T - slopes * (counts @ (weights * x).T)) / drawn
+    w, wy, wx = _totals(counts, weights, weights * y, weights * x)
+    intercepts = (wy - slopes * wx) / np.maximum(w, 1e-12)  # (draws, heads); a draw that misses all keeps the middle
     return middle[:, 0], np.where(counts.sum(1, keepdims=True) > 0, intercepts, middle[:, 0])
 
 
@@ -150,15 +150,22 @@ def sigmoid(value: Array) -> Array:
 
 def _weighted(x: Array, y: Array, weights: Array, counts: Array | None = None) -> tuple[Array, Array]:
     """Weighted least squares; with ``counts`` (draws, rows), once for each resampling: (draws, heads)."""
-
-    def total(values: Array) -> Array:
-        return values.sum(-1) if counts is None else counts @ values.T
-
     centre = x.mean()
     u = x - centre
-    w, wx, wy = total(weights), total(weights * u), total(weights * y)
-    wxx, wxy = total(weights * u * u), total(weights * u * y)
+    weighted = weights * u
+    w, wx, wy, wxx, wxy = _totals(counts, weights, weighted, weights * y, weighted * u, weighted * y)
     determinant = w * wxx - wx * wx
     slope = np.where(determinant > 1e-12 * w * w, (w * wxy - wx * wy) / np.maximum(determinant, 1e-300), 0.0)
     intercept = (wy - slope * wx) / w - slope * centre
     return intercept, slope
+
+
+def _totals(counts: Array | None, *values: Array) -> Array:
+    """Sums over the rows of several (heads, rows): (several, heads), or for each resampling (several, draws, heads).
+
+    All resamplings of all of them are one product.
+    """
+    if counts is None:
+        return np.stack([each.sum(-1) for each in values])
+    drawn = counts @ np.concatenate(values).T
+    return np.moveaxis(drawn.reshape(len(counts), len(values), -1), 1, 0)

@@ -244,9 +244,13 @@ class _Asking:
     def all_of(self, tasks: Sequence[str], lengths: tuple[int, ...], which: int) -> Asked:
         """All haystacks of one set."""
         every: list[list[_Row]] = [[] for _ in lengths]
-        tasks_of, texts_of, numbers = [], [], []
+        tasks_of: list[str] = []
+        texts_of: list[int] = []
+        numbers: list[int] = []
         for number in range(self.plan.each):
-            task, text = tasks[number % len(tasks)], number % len(self.hay)
+            task = tasks[number % len(tasks)]
+            earlier = sum(tasks[each % len(tasks)] == task for each in range(number))
+            text = earlier % len(self.hay)
             family = self.hiding.growing(self.hay[text], lengths, task, seed=(self.seed, which, number), number=number)
             for place, haystack in enumerate(family):
                 self.tell(self.done / self.plan.tokens, f"asking, {haystack.length:,} tokens")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SHORTEST = 16  # keys of the rows that a forecast looks at
 TOP = "top_weight_without_sink"
+TINY = 1e-9
 
 
 @dataclass(frozen=True)
@@ -190,20 +191,18 @@ class Diagnosis:
         found = self.heads.retrieval.steady
         lines = [each for each in self.recalls if each.task == ASKED]
         first, last = lines[0], lines[-1]
-        before, after = first.right.value, last.right.value
-        recall = f"recall {_goes(before, after)} from {before:.0%} to {after:.0%}"
+        recall = f"recall {_goes(first.right.value, last.right.value, '.0%')}"
         span = f"From {first.length:,} to {last.length:,} tokens"
         together = found.asked
         if together is None:
             return f"None of {every:,} heads finds what is asked for. {span} {recall}."
         alpha = list(together.alpha.values())
         begin, end = alpha[0].value, alpha[-1].value
-        gamma = math.log(begin / end) / math.log(last.length / first.length)
+        gamma = math.log(max(begin, TINY) / max(end, TINY)) / math.log(last.length / first.length)
         one = len(found) == 1
         return (
             f"{len(found):,} of {every:,} heads {'finds' if one else 'find'} what is asked for. {span} "
-            f"{'its' if one else 'their'} weight on it {_goes(begin, end)} from {begin:.2f} to {end:.2f} "
-            f"(γ {gamma:.2f}), and {recall}."
+            f"{'its' if one else 'their'} weight on it {_goes(begin, end, '.2f')} (γ {gamma:.2f}), and {recall}."
         ).replace("γ -", "γ −")
 
     @property
@@ -329,10 +328,12 @@ class Diagnosis:
     @cached_property
     def _top_curves(self) -> Curves:
         """Top weights on plain text, in octaves of the context's length."""
-        length, first = self.question.length, self.readings[0].layers[0]
+        length, widest = self.question.length, max(self.readings[0].layers, key=lambda layer: int(_seen(layer).max()))
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
-        others = np.log(self.question.others(_seen(first)))
-        middles = [np.exp(np.median(others[rows])) for rows in _octaves(first, lengths)]  # as of the weights
+        rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
+        lengths = [each for each in lengths if rows[each].any()]
+        others = np.log(self.question.others(_seen(widest)))
+        middles = [np.exp(np.median(others[rows[each]])) for each in lengths]  # as of the weights
         weights = []
         for reading in self.readings:
             parts = [_medians(layer, lengths) for layer in reading.layers]
@@ -439,16 +440,29 @@ def _octaves(layer: LayerSample, lengths: Sequence[int]) -> list[NDArray[np.bool
 
 
 def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
-    """(heads, lengths): the median top weight of the rows in each octave, taken in logits; NaN without rows."""
-    found = np.full((layer.heads, len(lengths)), np.nan)
-    for place, rows in enumerate(_octaves(layer, lengths)):
-        if rows.any():
-            found[:, place] = fit.sigmoid(np.median(fit.logit(layer.measures[TOP][:, rows]), axis=1))
-    return found
+    """(heads, lengths): the median top weight of the rows in each octave, taken in logits.
+
+    A layer that has no rows there, as an encoder's with a sliding window, sees no more than in the octave before.
+    """
+    rows = _octaves(layer, lengths)
+    if not any(own.any() for own in rows):  # a window narrower than the shortest octave
+        rows = [np.ones(len(layer.n), dtype=bool)] * len(lengths)
+    logits = fit.logit(layer.measures[TOP])
+    there = [place for place, own in enumerate(rows) if own.any()]
+    nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
+    return fit.sigmoid(np.stack([np.median(logits[:, rows[place]], axis=1) for place in nearest], 1))
 
 
-def _goes(before: float, after: float) -> str:
-    return "falls" if after < before else "rises" if after > before else "stays"
+def _goes(before: float, after: float, form: str) -> str:
+    """How a figure changes, as it is shown.
+
+    >>> _goes(0.98, 0.54, ".0%"), _goes(0.251, 0.249, ".2f")
+    ('falls from 98% to 54%', 'stays at 0.25')
+    """
+    first, last = format(before, form), format(after, form)
+    if first == last:
+        return f"stays at {first}"
+    return f"{'falls' if after < before else 'rises'} from {first} to {last}"
 
 
 def flat(head: Head) -> dict[str, Any]:

@@ -27,7 +27,6 @@ TextLike: TypeAlias = "str | Tensor"
 TextsLike: TypeAlias = "TextLike | Sequence[TextLike] | Mapping[str, TextLike]"
 WINDOWS = 2  # of each text
 APART = 3  # one part in so many of a text is kept apart
-BOM = "\ufeff"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +90,7 @@ def given_texts(
         named = {str(name): text for name, text in given.items()}
     elif isinstance(given, str | Tensor):
         named = {"text": given}
-    elif isinstance(given, Sequence):
+    elif isinstance(given, Sequence) and not isinstance(given, bytes):
         named = {f"text {number}": text for number, text in enumerate(given, start=1)}
     else:
         raise InvalidValue(
@@ -105,10 +104,9 @@ def given_texts(
 def _text(
     name: str, text: TextLike, tokenizer: PreTrainedTokenizerBase | None, model: PreTrainedModel, offset: int
 ) -> Text:
-    if isinstance(text, str) and not text.strip():
+    if isinstance(text, str) and not text.removeprefix(texts.BOM).strip():
         raise InvalidValue(f"{_called(name)} is empty: give some text to read.")
-    ids = texts.tokenised(tokenizer, text.removeprefix(BOM) if isinstance(text, str) else text)
-    ids = texts.known_tokens(ids, model)
+    ids = texts.known_tokens(texts.tokenised(tokenizer, text, name), model, name)
     if offset and len(ids) <= offset:
         raise InvalidValue(f"offset = {offset:,}: must be less than the {len(ids):,} tokens of {_called(name)}.")
     return Text(name, ids[offset:], tokenizer, not isinstance(text, str))
@@ -144,16 +142,17 @@ def split(text: Text, length: int) -> tuple[Text, Text | None]:
 def spread(text: Text, which: int, length: int, number: int) -> list[Window]:
     """Up to ``number`` windows of a text, in the middle of as many equal parts of it, none over another.
 
+    There are fewer if the text has not so many tokens, and none if it is shorter than one.
+
     Examples
     --------
     >>> [window.start for window in spread(Text("text", torch.arange(100), None, True), 0, 10, 2)]
     [20, 70]
     """
-    before, after = (torch.tensor(ids, dtype=text.ids.dtype) for ids in text.around)
+    before, after = (torch.tensor(ids, dtype=text.ids.dtype, device=text.ids.device) for ids in text.around)
     own, tokens = text.needs(length), len(text.ids)
-    number = max(1, min(count("windows", number), tokens // own))
+    number = min(count("windows", number), tokens // own)
     starts = [(2 * place + 1) * tokens // (2 * number) - own // 2 for place in range(number)]
-    starts = [min(max(start, 0), tokens - own) for start in starts]
     return [Window(which, start, torch.cat([before, text.ids[start : start + own], after])) for start in starts]
 
 

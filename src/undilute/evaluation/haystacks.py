@@ -25,7 +25,17 @@ from torch import Tensor
 from undilute.errors import InvalidValue
 from undilute.evaluation import tasks
 from undilute.evaluation.tasks import Asked, Task
-from undilute.evaluation.words import KINDS, NAMES, THINGS, Generator, Words, continuation, standing_in
+from undilute.evaluation.words import (
+    KINDS,
+    NAMES,
+    OTHER_NAMES,
+    OTHER_THINGS,
+    THINGS,
+    Generator,
+    Words,
+    continuation,
+    standing_in,
+)
 from undilute.models.texts import beginning
 from undilute.rules.parameters import count
 
@@ -200,6 +210,7 @@ def shortest(tokenizer: PreTrainedTokenizerBase, only: Sequence[str] | None = No
     name, kind, thing = most_tokens(NAMES), most_tokens(KINDS), most_tokens(THINGS)
     favourite = most_tokens(word for words in KINDS.values() for word in words)
     fields = {"name": name, "other": name, "kind": kind, "favourite": favourite, "thing": thing}
+    fields |= {"other_name": most_tokens(OTHER_NAMES), "other_thing": most_tokens(OTHER_THINGS)}
 
     def tokens(statement: str) -> int:
         return len(continuation(tokenizer, f" {statement.format(**fields)}"))

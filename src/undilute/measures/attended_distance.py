@@ -25,12 +25,21 @@ def recent_share(rows: Rows) -> Tensor:
 
 
 def _near_and_far(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Both sums as one product with each row's two columns, |t − j| and 1[|t − j| < recent]."""
+    """Both sums, (heads, rows) each, of the sink and of the rest."""
     if rows.own is None:
         unknown = rows.logits.new_full(rows.logits.shape[:2], torch.nan)
         return unknown, unknown
-    keys = torch.arange(rows.logits.shape[-1], device=rows.logits.device)
-    distance = (rows.own[:, None] - keys).abs()
-    columns = torch.stack([distance, distance < rows.settings.recent], -1).to(rows.logits.dtype)
-    sums = rows.probabilities.transpose(0, 1) @ columns  # (rows, heads, 2)
-    return sums[..., 0].T, sums[..., 1].T
+    if (parts := rows.parts) is None:
+        return _sums(rows, rows.probabilities)
+    share, rest = parts.share.squeeze(-1), parts.rest.derived(_near_and_far)
+    sink = _sums(rows, parts.sink)
+    return sink[0] + share * rest[0], sink[1] + share * rest[1]
+
+
+def _sums(rows: Rows, p: Tensor) -> tuple[Tensor, Tensor]:
+    """Both sums over the first keys, whose weights are ``p``."""
+    assert rows.own is not None
+    keys = torch.arange(p.shape[-1], device=p.device)
+    distance = (rows.own[:, None] - keys).abs()  # (rows, keys)
+    near = distance < rows.settings.recent
+    return (p * distance.to(p.dtype)).sum(-1), (p * near.to(p.dtype)).sum(-1)

@@ -1,16 +1,21 @@
 """What do some rows of one layer attend to?  Their logits and weights, computed once and read by every measure.
 
 A row is one query of one head. Rows come a few at a time, so that nothing here is ever as large as n × n; whatever more
-than one measure needs (the exponentials, the heaviest keys, the row without its sink) is computed when first asked for
-and kept while the rows are.
+than one measure needs (the weights, the heaviest keys, the row without its sink) is computed when first asked for and
+kept while the rows are.
+
+Exponentials and rankings are what costs most, so they are made once, of the row without its sink. With p′ its weights
+and w the share of the keys that are no sink, the whole row has p = (p_sink, w·p′): weights and sums over them follow
+(:class:`Parts`). All terms are positive, so nothing cancels, however much the sink takes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +24,7 @@ T = TypeVar("T")
 LOWEST = -1e30  # below any logit; finite, so that differences of it are
 RANKED = 8  # heaviest keys that are always known
 FLOOR = {torch.float32: -40.0, torch.float64: -300.0}
+PARTIAL = 64  # torch's topk sorts only a part of rows that are at least so many times as long as the k it finds
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,21 @@ class Settings:
     top: int = 5
     sinks: int = 1
     recent: int = 64
+
+
+class Parts(NamedTuple):
+    """Rows as their sink and the rest.
+
+    Attributes
+    ----------
+    sink : (heads, rows, sinks), the weights of the sink's keys, of a row that sums to 1
+    share : (heads, rows, 1), what all other keys get together
+    rest : the rows without the sink, whose weights sum to 1 again
+    """
+
+    sink: Tensor
+    share: Tensor
+    rest: Rows
 
 
 @dataclass(eq=False)
@@ -77,17 +98,21 @@ class Rows:
     @cached_property
     def masked(self) -> Tensor:
         """(heads, rows, keys): the logits, with the lowest number that arithmetic survives where hidden."""
-        return self.logits if self.visible is None else self.logits + self._hidden(LOWEST)
+        return self.logits if self.visible is None else self.logits + self._hidden
 
     @cached_property
     def largest(self) -> Tensor:
         """(heads, rows, 1): the largest logit of each row; 0 for a row that sees nothing."""
-        return self._or_zero(self.masked.amax(-1, keepdim=True))
+        start = self._start
+        if not start:
+            return self._or_zero(self.masked.amax(-1, keepdim=True))
+        sink, rest = self.masked[..., :start].amax(-1, keepdim=True), self.without_sink
+        return self._or_zero(torch.maximum(sink, rest.masked.amax(-1, keepdim=True)))
 
     @cached_property
     def smallest(self) -> Tensor:
         """(heads, rows, 1): the smallest visible logit."""
-        shown = self.logits if self.visible is None else self.logits - self._hidden(LOWEST)
+        shown = self.logits if self.visible is None else self.logits - self._hidden
         return self._or_zero(shown.amin(-1, keepdim=True))
 
     @cached_property
@@ -111,15 +136,19 @@ class Rows:
         if self.used is not None:
             largest = self.used.amax(-1, keepdim=True)
             return self.used / largest.masked_fill(largest == 0, 1.0)
-        e = self.below.exp()
-        return e if self.visible is None or bool((self.n > 0).all()) else e.mul_(self.n[..., None] > 0)
+        return self._nothing_where_blind(self.below.exp())
 
     @cached_property
     def total(self) -> Tensor:
         """(heads, rows, 1): Σ e^(z − max z) over the keys; 1 for a row that sees nothing."""
-        total = self.exponentials.sum(-1, keepdim=True)
-        never_zero = self.visible is None and self.used is None
-        return total if never_zero else total.masked_fill(total == 0, 1.0)
+        if self.used is not None:
+            total = self.exponentials.sum(-1, keepdim=True)
+        elif self._start:
+            sink, rest = self._masses
+            total = sink.sum(-1, keepdim=True) + rest
+        else:  # the largest exponential is 1
+            total = self.probabilities.amax(-1, keepdim=True).reciprocal().nan_to_num_(posinf=1.0)
+        return total.masked_fill(total == 0, 1.0)
 
     @cached_property
     def kept(self) -> Tensor:
@@ -137,7 +166,20 @@ class Rows:
     @cached_property
     def probabilities(self) -> Tensor:
         """(heads, rows, keys): softmax over the keys; it sums to 1."""
-        return self.exponentials / self.total
+        if self.used is not None:
+            return self.exponentials / self.total
+        if (parts := self.parts) is None:
+            return self._nothing_where_blind(self.below.softmax(-1))
+        p = torch.cat([parts.sink, parts.rest.probabilities * parts.share], -1)
+        return self._nothing_where_blind(p.clamp_(min=math.exp(FLOOR[p.dtype])))
+
+    @cached_property
+    def parts(self) -> Parts | None:
+        """The sink and the rest; None without a sink, without a rest, or where another rule than softmax weighs."""
+        if not self._start:
+            return None
+        sink, rest = self._masses
+        return Parts(sink / self.total, rest / self.total, self.without_sink)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -149,8 +191,13 @@ class Rows:
     @cached_property
     def ranked(self) -> Tensor:
         """(heads, rows, ≤ max(top, RANKED)): indices of the heaviest keys, heaviest first; hidden ones come last."""
-        by = self.masked if self.used is None else self.below + (0.0 if self.visible is None else self._hidden(LOWEST))
-        return by.topk(min(max(self.settings.top, RANKED), self.logits.shape[-1]), dim=-1).indices
+        k, start = min(max(self.settings.top, RANKED), self.logits.shape[-1]), self._start
+        if start:
+            sink = torch.arange(start, device=self.logits.device).expand(*self.logits.shape[:2], -1)
+            candidates = torch.cat([sink, self.without_sink.ranked + start], -1)
+            return candidates.gather(-1, _places_of_largest(self.masked.gather(-1, candidates), k))
+        by = self.masked if self.used is None else self.below + (0.0 if self.visible is None else self._hidden)
+        return _places_of_largest(by, k)
 
     @cached_property
     def heaviest(self) -> tuple[Tensor, Tensor]:
@@ -173,7 +220,7 @@ class Rows:
         if start >= keys:  # nothing is left: one key that no row sees
             start, visible = keys - 1, torch.zeros_like(self.logits[0, :, :1], dtype=torch.bool)
         used = None if self.used is None else self.used[..., start:] * (1.0 if visible is None else visible)
-        return replace(
+        made = replace(
             self,
             logits=self.logits[..., start:],
             used=None if used is None else used / used.sum(-1, keepdim=True).clamp(min=torch.finfo(used.dtype).tiny),
@@ -184,6 +231,9 @@ class Rows:
             x=None,
             settings=replace(self.settings, sinks=0),
         )
+        if self._start:
+            made.masked = self.masked[..., start:]
+        return made
 
     def derived(self, make: Callable[[Rows], T]) -> T:
         """``make(self)``, computed once: for what several measures of one file share."""
@@ -192,14 +242,46 @@ class Rows:
         made: T = self._derived[make]
         return made
 
-    def _hidden(self, value: float) -> Tensor:
-        """(…, rows, keys): ``value`` where hidden, 0 elsewhere: adding it is cheaper than filling."""
+    @cached_property
+    def _hidden(self) -> Tensor:
+        """(…, rows, keys): ``LOWEST`` where hidden, 0 elsewhere: adding it is cheaper than filling."""
         assert self.visible is not None
-        return torch.zeros(self.visible.shape, dtype=self.logits.dtype, device=self.logits.device).masked_fill_(
-            ~self.visible, value
-        )
+        return (~self.visible).to(self.logits.dtype).mul_(LOWEST)
+
+    @cached_property
+    def _start(self) -> int:
+        """How many of the first keys are the sink's or come before it; 0 where there are no ``parts``."""
+        start = max(self.first + self.settings.sinks, 0)
+        return start if self.used is None and start < self.logits.shape[-1] else 0
+
+    @cached_property
+    def _masses(self) -> tuple[Tensor, Tensor]:
+        """(heads, rows, sinks) and (heads, rows, 1): Σ e^(z − max z) of each of the sink's keys and of all others."""
+        rest = self.without_sink
+        sink = (self.masked[..., : self._start] - self.largest).clamp_(min=FLOOR[self.logits.dtype]).exp_()
+        others = (rest.largest - self.largest).clamp_(max=0.0).exp_() * rest.total
+        if self.visible is None:
+            return sink, others
+        return sink * (self.n[..., None] > 0), others * (rest.n[..., None] > 0)
+
+    def _nothing_where_blind(self, weights: Tensor) -> Tensor:
+        """``weights``, overwritten with 0 in rows that see nothing."""
+        if self.visible is None or bool((self.n > 0).all()):
+            return weights
+        return weights.mul_(self.n[..., None] > 0)
 
     def _or_zero(self, extreme: Tensor) -> Tensor:
         if self.visible is None:
             return extreme
         return extreme.masked_fill(extreme.abs() > -LOWEST / 2, 0.0)
+
+
+def _places_of_largest(values: Tensor, k: int) -> Tensor:
+    """(..., n) → (..., k): where the k largest are, largest first.
+
+    Short rows are made longer, so that torch sorts a part of them and not all: that is several times faster.
+    """
+    missing = PARTIAL * k - values.shape[-1]
+    if missing > 0 and values.shape[-1] > 4 * k:
+        values = torch.nn.functional.pad(values, (0, missing), value=-torch.inf)
+    return values.topk(k, dim=-1).indices

@@ -15,6 +15,13 @@ def collision(rows: Rows) -> Tensor:
 
 
 def sum_of_squares(rows: Rows) -> Tensor:
-    """(heads, rows): Σ p² as one product of each row with itself."""
-    p = rows.probabilities
-    return (p.unsqueeze(-2) @ p.unsqueeze(-1)).squeeze((-2, -1))
+    """(heads, rows): Σ p², of the sink and of the rest."""
+    if (parts := rows.parts) is not None:
+        rest = parts.rest.derived(sum_of_squares)
+        return parts.sink.square().sum(-1) + parts.share.squeeze(-1).square() * rest
+    return rows.derived(squares).sum(-1)
+
+
+def squares(rows: Rows) -> Tensor:
+    """(heads, rows, keys): p²."""
+    return rows.probabilities.square()

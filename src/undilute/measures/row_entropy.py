@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from undilute.measures.attention_rows import Rows
@@ -18,6 +19,9 @@ def entropy_of_attention(rows: Rows) -> Tensor:
 
 
 def entropy_of_rows(rows: Rows) -> Tensor:
-    """(heads, rows): H = ln Σe^(z−m) − Σ p·(z−m), one product of the weights with the logits."""
-    mean = rows.probabilities.unsqueeze(-2) @ rows.below.unsqueeze(-1)
-    return (rows.total.log() - mean.squeeze(-1)).squeeze(-1).clamp(min=0.0)
+    """(heads, rows): H = ln Σe^(z−m) − Σ p·(z−m); with a sink, that of sink and rest, and the rest's by its share."""
+    if (parts := rows.parts) is not None:
+        between: Tensor = torch.special.entr(parts.sink).sum(-1) + torch.special.entr(parts.share).squeeze(-1)
+        return between.clamp(min=0.0) + parts.share.squeeze(-1) * parts.rest.derived(entropy_of_rows)
+    mean = (rows.probabilities * rows.below).sum(-1)
+    return (rows.total.log().squeeze(-1) - mean).clamp(min=0.0)

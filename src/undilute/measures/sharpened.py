@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from undilute.measures.attention_rows import Rows
-from undilute.measures.collision import sum_of_squares
+from undilute.measures.collision import squares, sum_of_squares
 from undilute.measures.registry import measure
 
 
@@ -21,9 +21,16 @@ def top_weight_doubled(rows: Rows) -> Tensor:
 @measure("top_weight_quadrupled", label="top weight with logits × 4", formula="max p⁴ / Σ p⁴", without_sink=True)
 def top_weight_quadrupled(rows: Rows) -> Tensor:
     """(heads, rows), of the attention that goes to keys."""
-    squares = rows.probabilities.square().clamp_(min=1e-18)  # so that no fourth power is a denormal number
-    fourth = (squares.unsqueeze(-2) @ squares.unsqueeze(-1)).squeeze((-2, -1))
-    return _share(_top(rows).square().square(), fourth)
+    return _share(_top(rows).square().square(), rows.derived(_sum_of_fourth_powers))
+
+
+def _sum_of_fourth_powers(rows: Rows) -> Tensor:
+    """(heads, rows): Σ p⁴, of the sink and of the rest."""
+    if (parts := rows.parts) is not None:
+        rest = parts.rest.derived(_sum_of_fourth_powers)
+        return parts.sink.pow(4).sum(-1) + parts.share.squeeze(-1).pow(4) * rest
+    kept = rows.derived(squares).clamp(min=1e-18)  # so that no fourth power is a denormal number
+    return kept.square_().sum(-1)
 
 
 def _top(rows: Rows) -> Tensor:

@@ -31,7 +31,7 @@ class WeightedVectors:
     """
 
     def __init__(self, p: Tensor, x: Tensor, squares: Tensor | None = None, shown: Tensor | None = None) -> None:
-        squares = x.square().sum(-1) if squares is None else squares
+        squares = torch.linalg.vector_norm(x, dim=-1).square_() if squares is None else squares
         if x.ndim == 3 and (len(x) == 1 or x.stride(0) == 0):  # one matrix for all heads: one product
             x, squares = x[0], squares[0]
         self.p, self.x, self.squares, self.shown = p, x, squares, shown
@@ -93,7 +93,7 @@ class WeightedVectors:
     @cached_property
     def _total(self) -> Tensor:
         """(..., rows, 1): Σ‖vᵢ‖²."""
-        return self._times(self.p.square(), self.squares[..., None])
+        return (self.weighted * self.p).sum(-1, keepdim=True)
 
     def _times(self, a: Tensor, b: Tensor) -> Tensor:
         """(..., rows, m) and (m, k) or (key heads, m, k) → (..., rows, k)."""

@@ -247,9 +247,9 @@ class AttentionCall:
     def logits(self, batch: int, rows: Tensor, keys: int | None = None) -> Tensor:
         """The logits of some rows, (heads, rows, keys), anything where hidden; as :meth:`visible` is asked."""
         keys = self.keys if keys is None else keys
-        q, k = self.full(self.query[batch][:, rows]), self.full(self.key[batch][:, :keys])
+        q, k = self.full(self.query[batch][:, rows]) * self.scale, self.full(self.key[batch][:, :keys])
         heads, count, features = q.shape
-        z = (q.reshape(k.shape[0], -1, features) @ k.transpose(-1, -2)).view(heads, count, keys) * self.scale
+        z = (q.reshape(k.shape[0], -1, features) @ k.transpose(-1, -2)).view(heads, count, keys)
         softcap = self.options.get("softcap")
         if softcap is not None:
             z = torch.tanh(z / softcap) * softcap
@@ -272,11 +272,16 @@ class AttentionCall:
         """(heads, rows): ‖q‖·max‖k‖·scale over the keys that each row sees; None if a bias is added."""
         if self.bias(batch, rows, keys) is not None or (visible is not None and visible.ndim == 3):
             return None
-        lengths = self.full(self.key[batch][:, :keys]).norm(dim=-1)[:, None]  # (key heads, 1, keys)
+        lengths = self._key_lengths[batch, :, None, :keys]  # (key heads, 1, keys)
         longest = (lengths if visible is None else lengths * visible).amax(-1)
         groups = self.query.shape[1] // longest.shape[0]
         reach: Tensor = self.full(self.query[batch][:, rows]).norm(dim=-1) * longest.repeat_interleave(groups, 0)
         return reach * self.scale
+
+    @cached_property
+    def _key_lengths(self) -> Tensor:
+        """(batch, key heads, keys): ‖k‖."""
+        return torch.stack([self.full(each).norm(dim=-1) for each in self.key])
 
     @property
     def outside(self) -> Tensor | None:

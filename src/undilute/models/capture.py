@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     import pandas
 
 X = Literal["values", "input"]
-BLOCK = 2**17  # logits measured at a time: what a core's cache holds
+BLOCK = 2**18  # logits measured at a time: a megabyte, so that a few such arrays stay in the cache
+EACH = 80_000  # logits that take as long to measure as each block does in any case
 SHORTEST = 16  # sampled rows of a long pass see at least this many keys: shorter ones say nothing about length
 
 
@@ -283,13 +285,35 @@ def sampled(real: Tensor, rows: int, *, evenly: bool) -> Tensor:
 
 
 def blocks(call: AttentionCall, rows: Tensor) -> Iterator[Tensor]:
-    """Rows in runs of about ``BLOCK`` logits over all heads."""
-    heads, start = call.query.shape[1], 0
+    """Rows in the runs that are measured fastest, of up to ``BLOCK`` logits over all heads."""
     stops = (rows + call.offset + 1).tolist() if not call.looks_ahead else [call.keys] * len(rows)
-    for end in range(1, len(rows) + 1):
-        if end == len(rows) or heads * (end + 1 - start) * stops[end] > BLOCK:
-            yield rows[start:end]
-            start = end
+    for start, end in _runs(tuple(stops), call.query.shape[1]):
+        yield rows[start:end]
+
+
+@lru_cache(maxsize=64)
+def _runs(stops: tuple[int, ...], heads: int) -> list[tuple[int, int]]:
+    """Where to cut rows that see so many keys, in order: short ones should not be read as far as long ones are.
+
+    A block has as many logits in each row as its last one, hidden or not. Few blocks waste logits, and many waste
+    ``EACH``; the best cuts of all rows are those of the rows before the last block, and that block.
+
+    Examples
+    --------
+    >>> _runs((16, 32, 64, 8192, 8192), 9)
+    [(0, 3), (3, 5)]
+    """
+    best, begins = [0], [0]  # the cost of the first so many rows, and where their last block begins
+    for end, stop in enumerate(stops, 1):
+        first = min(end - 1, max(0, end - BLOCK // max(heads * stop, 1)))
+        cost, start = min((best[start] + EACH + heads * (end - start) * stop, start) for start in range(first, end))
+        best.append(cost)
+        begins.append(start)
+    runs, end = [], len(stops)
+    while end:
+        runs.append((begins[end], end))
+        end = begins[end]
+    return runs[::-1]
 
 
 def frame_of(layers: list[LayerSample]) -> pandas.DataFrame:

@@ -26,7 +26,9 @@ from undilute.models.watched_call import WatchedCall
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SAME = 1e-3  # of logits and weights: questions asked together and one by one differ by rounding
+SAME = 1e-3  # of logits and weights: what is computed in two ways differs by rounding
+ROUNDINGS = 4  # of a number of half precision
+TRIED = 32  # tokens that show whether a cache can be trusted
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +69,14 @@ class ReadOnce:
     Parameters
     ----------
     model : a causal Hugging Face language model, treated or not
-    ids : (tokens,), the text; a model that keeps no cache reads it again with every question
+    ids : (tokens,), the text; a model that keeps no cache, or one that cannot be trusted, reads it again with every
+        question
     """
 
     def __init__(self, model: PreTrainedModel, ids: Tensor) -> None:
         self.model, self.ids = model, ids[None].to(model.device)
         with torch.inference_mode():
-            self.cache = getattr(model.base_model(input_ids=self.ids, use_cache=True), "past_key_values", None)
+            self.cache = _cache(model, self.ids)
 
     def ask(self, question: Tensor) -> Tensor:
         """Logits (vocabulary,) after the text and the question (tokens,), in double precision."""
@@ -87,7 +90,7 @@ class ReadOnce:
 
     def attended(self, question: Tensor) -> Answered:
         """Logits as of :meth:`ask`, and each layer's attention from the question's last token."""
-        seen = _Seen([-1])
+        seen = _Seen([-1], 0 if self.cache is None else self.ids.shape[1])
         with watch(self.model, seen):
             logits = self.ask(question)
         return Answered(logits, seen.rows(0))
@@ -120,7 +123,7 @@ class ReadOnce:
 
     def attended_together(self, questions: Sequence[Tensor]) -> list[Answered]:
         """The same, with each layer's attention from each question's last token."""
-        seen = _Seen(_ends(questions).tolist())
+        seen = _Seen(_ends(questions).tolist(), self.ids.shape[1])
         with watch(self.model, seen):
             logits = self.ask_together(questions)
         return [Answered(each, seen.rows(place)) for place, each in enumerate(logits)]
@@ -139,6 +142,35 @@ class ReadOnce:
         return logits.double().cpu()
 
 
+def _cache(model: PreTrainedModel, ids: Tensor) -> Any:
+    """What the model remembers of a text (1, tokens); None if nothing, or if it is not what reading again gives.
+
+    Keys and values are trusted. Recurrent layers are tried on the first tokens: some forget their state where more than
+    one token follows.
+    """
+
+    def read(ids: Tensor) -> Any:
+        return getattr(model.base_model(input_ids=ids, use_cache=True), "past_key_values", None)
+
+    if (cache := read(ids)) is None or _holds_keys(cache):
+        return cache
+    begun, then = ids[:, : TRIED // 2], ids[:, TRIED // 2 : TRIED]
+    if not then.shape[1]:
+        return None
+    again = model(input_ids=ids[:, :TRIED], use_cache=False).logits[0, -1]
+    remembered = model(input_ids=then, past_key_values=read(begun), use_cache=True).logits[0, -1]
+    return cache if _alike(remembered, again, _rounding(model)) else None
+
+
+def _holds_keys(cache: Any) -> bool:
+    """Whether a cache holds the keys and values of attention, and nothing else."""
+    from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+
+    return type(cache) is DynamicCache and all(
+        type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers
+    )
+
+
 def _ends(questions: Sequence[Tensor]) -> Tensor:
     """Where each question ends, if they stand one after another."""
     return torch.tensor([len(each) for each in questions]).cumsum(0) - 1
@@ -147,42 +179,59 @@ def _ends(questions: Sequence[Tensor]) -> Tensor:
 def takes_together(read: ReadOnce, questions: Sequence[Tensor]) -> bool:
     """Whether a model answers questions together as it does one by one, with the same attention.
 
-    It is tried. A model with sliding windows, recurrent layers or an attention function that knows no such mask answers
-    otherwise, or fails.
+    It is tried: a model with recurrent layers or an attention function that knows no such mask answers otherwise, or
+    fails. A model with sliding windows is not even tried, because a text that is shorter than they are would not tell,
+    and the answer is to hold for longer ones.
     """
-    if read.cache is None:
+    if read.cache is None or any(getattr(read.cache, "is_sliding", ())):
         return False
     try:
         together = read.attended_together(questions)
     except Exception:  # whatever a model makes of a mask and positions that it does not expect
         return False
-    alone = [read.attended(each) for each in questions]
-    return all(_same(one, other, read.ids.shape[1]) for one, other in zip(together, alone, strict=True))
+    alone, tokens, within = [read.attended(each) for each in questions], read.ids.shape[1], _rounding(read.model)
+    return all(_same(one, other, tokens, within) for one, other in zip(together, alone, strict=True))
 
 
-def _same(one: Answered, other: Answered, text: int) -> bool:
+def _rounding(model: PreTrainedModel) -> float:
+    """How much of logits and weights two ways to compute them may differ by."""
+    return max(SAME, ROUNDINGS * torch.finfo(model.dtype).eps)
+
+
+def _same(one: Answered, other: Answered, text: int, within: float) -> bool:
     """Whether two answers and their attention on the text agree to rounding."""
     if [row.layer for row in one.rows] != [row.layer for row in other.rows]:
         return False
-    scale = float(other.logits.abs().max()) + 1.0
-    return bool((one.logits - other.logits).abs().max() < SAME * scale) and all(
-        mine.first == theirs.first and torch.allclose(mine.on_each(text), theirs.on_each(text), rtol=0, atol=SAME)
+    return _alike(one.logits, other.logits, within) and all(
+        mine.first == theirs.first and torch.allclose(mine.on_each(text), theirs.on_each(text), rtol=0, atol=within)
         for mine, theirs in zip(one.rows, other.rows, strict=True)
     )
 
 
-class _Seen:
-    """Keeps some rows of every attention call."""
+def _alike(one: Tensor, other: Tensor, within: float) -> bool:
+    """Whether logits agree to rounding."""
+    return bool((one - other).abs().max() < within * (float(other.abs().max()) + 1.0))
 
-    def __init__(self, queries: Sequence[int]) -> None:
-        self.queries = queries
+
+class _Seen:
+    """Keeps some rows of every attention call.
+
+    Parameters
+    ----------
+    queries : indices of the rows
+    before : tokens that were read before this pass
+    """
+
+    def __init__(self, queries: Sequence[int], before: int) -> None:
+        self.queries, self.before = queries, before
         self.calls: dict[Run, tuple[Tensor, int]] = {}
 
     def __call__(self, call: WatchedCall) -> None:
         check_whole(call)
         if not call.is_repeat and not call.is_cross:
             rows = torch.tensor([query % call.queries for query in self.queries], device=call.query.device)
-            self.calls[call.run] = call.weights(0, rows).float().cpu(), call.first_token(0)
+            first = call.keys - call.queries - self.before
+            self.calls[call.run] = call.weights(0, rows).float().cpu(), first
 
     def rows(self, place: int) -> list[LastRow]:
         named = zip(layer_names(self.calls), self.calls.values(), strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import glob
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ HINT = "give a text file that exists"
 SHORTEST_LENGTH = 64  # below two octaves of n there is no curve to fit
 CHARACTERS = 8  # of text for a token, generously, before a whole book is tokenised
 PATTERN = frozenset("*?[")
+BOM = "\ufeff"  # what some editors put before a text
 IN_FOLDERS = (".txt", ".md", ".rst", ".tex", ".html", ".py", ".json", ".csv", ".log")  # what a folder is searched for
 SOURCE = ("argparse.py", "inspect.py", "tarfile.py", "typing.py")
 DOCSTRINGS = (
@@ -95,30 +97,49 @@ def _docstrings(source: str) -> Iterator[str]:
 def read_each(paths: Sequence[Path]) -> dict[str, str]:
     """Texts by name: of files, of folders with text files, of patterns such as ``notes/*.md``; or those shipped.
 
-    A pattern usually comes expanded from the shell; one that does not (in quotes, or on Windows) is expanded here.
+    A pattern usually comes expanded from the shell; one that does not (in quotes, or on Windows) is expanded here. A
+    file that is meant twice is read once. What is hidden or empty in a folder is passed over.
     """
     if not paths:
         return shipped_texts()
     found: dict[str, str] = {}
-    for path in [each for given in paths for each in _found(given)]:
-        if str(path) not in found:
-            found[str(path)] = read([path])
+    seen: set[str] = set()
+    for given in paths:
+        is_folder, any_text = os.path.isdir(given), False
+        for path in _meant(given):
+            place = os.path.realpath(path) if os.path.exists(path) else str(path)
+            if place not in seen:
+                text = files.read_text(path, HINT) if is_folder else read([path])
+                if not text.strip():
+                    continue
+                found[str(path)] = text
+            seen.add(place)
+            any_text = True
+        if not any_text:
+            raise InvalidValue(f"{str(given)!r} holds no text file ({', '.join(IN_FOLDERS)}): name the files to read.")
     return found
 
 
-def _found(path: Path) -> list[Path]:
+def _meant(path: Path) -> list[Path]:
     """The files that a path means."""
-    if path.is_dir():
-        inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in IN_FOLDERS and each.is_file())
-        if not inside:
-            raise InvalidValue(f"{str(path)!r} holds no text file ({', '.join(IN_FOLDERS)}): name the files to read.")
-        return inside
-    if PATTERN & set(str(path)) and not path.exists():
-        matching = sorted(Path(each) for each in glob.glob(str(path), recursive=True) if Path(each).is_file())
-        if not matching:
-            raise InvalidValue(f"no file matches {str(path)!r}: {HINT}.")
-        return matching
+    if os.path.isdir(path):
+        return _inside(path)
+    if PATTERN & set(str(path)) and not os.path.exists(path):
+        matching = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        if meant := [file for each in matching for file in (_inside(each) if each.is_dir() else [each])]:
+            return meant
+        raise InvalidValue(f"no file matches {str(path)!r}: {HINT}.")
     return [path]
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The text files of a folder and of those in it, in order."""
+    found: list[Path] = []
+    for here, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        shown = [Path(here, name) for name in names if not name.startswith(".")]
+        found += [each for each in shown if each.suffix.lower() in IN_FOLDERS and os.path.isfile(each)]
+    return sorted(found)
 
 
 def read(paths: Sequence[Path]) -> str:
@@ -129,13 +150,14 @@ def read(paths: Sequence[Path]) -> str:
     return text
 
 
-def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
+def known_tokens(ids: Tensor, model: PreTrainedModel, name: str = "text") -> Tensor:
     """Token ids as they are; an error unless they are one sequence of tokens that the model has embeddings for.
 
     Parameters
     ----------
     ids : (tokens,) whole numbers
     model : a Hugging Face model
+    name : what an error calls them
 
     Examples
     --------
@@ -145,7 +167,7 @@ def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
     """
     if ids.ndim != 1 or ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InvalidValue(
-            f"text has shape {tuple(ids.shape)} and dtype {ids.dtype}: token ids must be one sequence of whole "
+            f"{name} has shape {tuple(ids.shape)} and dtype {ids.dtype}: token ids must be one sequence of whole "
             "numbers, (tokens,)."
         )
     check_reads_tokens(model)
@@ -153,7 +175,7 @@ def known_tokens(ids: Tensor, model: PreTrainedModel) -> Tensor:
     known = int(embeddings.num_embeddings)
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
         raise InvalidValue(
-            f"text holds token ids from {int(ids.min())} to {int(ids.max())}: {type(model).__name__} knows 0 to "
+            f"{name} holds token ids from {int(ids.min())} to {int(ids.max())}: {type(model).__name__} knows 0 to "
             f"{known - 1}."
         )
     return ids
@@ -174,15 +196,22 @@ def halves(ids: Tensor) -> tuple[Tensor, Tensor]:
     return ids[:half], ids[half:]
 
 
-def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor) -> Tensor:
-    """All token ids of a text, (tokens,), without special tokens; token ids are returned as they are."""
+def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, name: str = "text") -> Tensor:
+    """All token ids of a text, (tokens,), without special tokens; token ids are returned as they are.
+
+    Parameters
+    ----------
+    tokenizer : of the model; None if there are token ids
+    text : what to read; a byte order mark before it is none of its tokens
+    name : what an error calls it
+    """
     if isinstance(text, Tensor):
         return text
     if not isinstance(text, str):
-        raise InvalidValue(f"text is a {type(text).__name__}: must be text, or token ids in a tensor.")
+        raise InvalidValue(f"{name} is a {type(text).__name__}: must be text, or token ids in a tensor.")
     if tokenizer is None:
         raise InvalidValue("tokenizer = None: it is needed to read text; give one, or token ids.")
-    return torch.tensor(encoded(tokenizer, text), dtype=torch.int64)
+    return torch.tensor(encoded(tokenizer, text.removeprefix(BOM)), dtype=torch.int64)
 
 
 def encoded(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -283,23 +283,18 @@ def _solve_secular(p: Tensor, place: Tensor | None = None) -> _Secular:
     regular = (top > second) & (second > 0)
     distance = (second - rest) / (top - second).masked_fill(~regular, 1.0)
     share = torch.where(regular, second / (top + second), 0.5)
-    nearness = torch.empty_like(distance)
+    nearness, product = torch.empty_like(distance), torch.empty_like(distance)
     for _ in range(NEWTON_STEPS):
         torch.add(distance, share, out=nearness)
         torch.div(share, nearness, out=nearness)  # s/(s + distance), between 0 and 1: nothing overflows
-        R = _dot(rest, nearness) / share
-        slope = _dot(rest, nearness.square_()) / share  # −s·R′(s)
+        R = torch.mul(rest, nearness, out=product).sum(-1, keepdim=True) / share
+        slope = product.mul_(nearness).sum(-1, keepdim=True) / share  # −s·R′(s)
         growth = R * ((1 - share) * R / top - 1) / (share * R.square() / top + slope)
         growth = torch.where(regular, growth, 0.0)
         share = share * (1 + growth)
         if bool((growth <= enough).all()):
             break
     return _Secular(top, second, index, regular, share, rest, distance)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """(..., n) and (..., n) → (..., 1): the product of each row with its partner."""
-    return (a.unsqueeze(-2) @ b.unsqueeze(-1)).squeeze(-1)
 
 
 def set_apart(p: Tensor, place: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -58,7 +58,7 @@ def measure(model: PreTrainedModel, ids: Tensor, *, repeat: int = 3, dense: int 
     """
     contenders: dict[str, Callable[[], object]] = {
         PLAIN: lambda: model.base_model(ids[None], use_cache=False),
-        "diagnosis": lambda: diagnose(model, None, ids, len(ids), max(len(ids), 131_072)),
+        "diagnosis": lambda: diagnose(model, None, ids, len(ids), windows=1),
         "forward pass with its head": lambda: model(ids[None], use_cache=False),
     }
     if len(ids) <= dense:

@@ -27,6 +27,8 @@ FIELDS = (
     "kind",
     "favourite",
     "thing",
+    "other_name",
+    "other_thing",
 )  # of a statement: names and words of any length may stand there
 
 
@@ -86,8 +88,9 @@ def task(
     ----------
     name : as it is shown; must not be taken by another file
     hides : statement → how many such needles a haystack holds. In a statement ``{name}`` and ``{other}`` stand for any
-        name, ``{kind}``, ``{favourite}`` and ``{thing}`` for any word of ``undilute.evaluation.words``; of several
-        statements of one kind, give the longest
+        name, ``{kind}``, ``{favourite}`` and ``{thing}`` for any word of ``undilute.evaluation.words``, and
+        ``{other_name}`` and ``{other_thing}`` for those of its other lists; of several statements of one kind, give the
+        longest
     asks : how the longest question begins, with the same fields
     stream : which random numbers it draws; by default those that belong to its name
     usual : whether it is asked where nobody says which; otherwise only by name

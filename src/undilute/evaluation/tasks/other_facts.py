@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from undilute.evaluation.tasks import Hidden, task
 from undilute.evaluation.tasks.facts import FACTS, facts
@@ -18,15 +18,20 @@ PARAPHRASED = {
 }
 
 
-@task("other-facts", hides={max(REPEATED, key=len): FACTS}, asks=max(REPEATED.values(), key=len), usual=False)
+def longest(wordings: Iterable[str]) -> str:
+    """The longest of them, as a task says it: names and things are those of the other lists."""
+    return max(wordings, key=len).format(name="{other_name}", thing="{other_thing}")
+
+
+@task("other-facts", hides={longest(REPEATED): FACTS}, asks=longest(REPEATED.values()), usual=False)
 def repeated(words: Words, taken: Set[str], generator: Generator) -> Hidden:
     return facts(REPEATED, OTHER_NAMES, OTHER_THINGS, words, taken, generator)
 
 
 @task(
     "other-facts-paraphrased",
-    hides={max(PARAPHRASED, key=len): FACTS},
-    asks=max(PARAPHRASED.values(), key=len),
+    hides={longest(PARAPHRASED): FACTS},
+    asks=longest(PARAPHRASED.values()),
     usual=False,
 )
 def paraphrased(words: Words, taken: Set[str], generator: Generator) -> Hidden:
