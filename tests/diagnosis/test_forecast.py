@@ -151,6 +151,16 @@ def test_a_longer_step_is_wider_and_marked() -> None:
     assert (near.is_checked, same.is_checked, far.is_checked) == (True, True, False)
 
 
+def test_rows_whose_middle_is_shorter_than_the_length_make_a_longer_step() -> None:
+    """The last octave stands for its middle: from there to four times the length is more than was checked."""
+    given = curves(slope=-0.6)
+    octaves = replace(given, end=1448.0)
+    plain, longer = forecast(given, 4096.0), forecast(octaves, 4 * 1448.0)
+    assert longer.is_checked  # by the length that is asked for
+    ratio = (fit.logit(longer.high) - fit.logit(longer.weight)) / (fit.logit(plain.high) - fit.logit(plain.weight))
+    assert np.allclose(ratio, math.log(4 * 1448 / 1024) / math.log(4))
+
+
 # ---------------------------------------------------------------- what is left out
 
 

@@ -30,7 +30,7 @@ SHARPER = "logits × 1.5 in the retrieval heads"
 
 @pytest.fixture(scope="module")
 def quick() -> ud.Diagnosis:
-    return ud.diagnose(finder(), tokenizer(), filler(0), 1024, quick=True, haystacks=4)
+    return ud.diagnose(finder(), tokenizer(), filler(0), 1024, quick=True)
 
 
 @pytest.fixture(scope="module")

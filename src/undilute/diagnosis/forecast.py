@@ -171,10 +171,10 @@ def forecast(curves: Curves, n: float, check: Check | None = None) -> Forecast:
     """The weights at ``n``, which is counted as ``curves.n`` is."""
     check = check or checked(curves)
     logit = _laws[check.way](curves.n, curves.grouped, float(n))
-    step = _steps(n / curves.end, check.step)
+    step = _steps(n / curves.n[-1], check.step)  # from the middle of the longest rows, as it was checked
     width = check.width * max(step, 1.0) if math.isfinite(step) else math.inf
     low, high = fit.sigmoid(logit - width), fit.sigmoid(logit + width)
-    return Forecast(fit.sigmoid(logit), low, high, check, step <= TOLERANCE)
+    return Forecast(fit.sigmoid(logit), low, high, check, _steps(n / curves.end, check.step) <= TOLERANCE)
 
 
 def _steps(factor: float, checked: float) -> float:

@@ -230,11 +230,11 @@ class Diagnosis:
     @property
     def advice(self) -> str:
         """What to do, in a sentence or two: only what was measured here."""
-        if self.trials.best is not None or not self.trials.tried:
+        if self.trials.best is not None or not self.trials.tried or self.probe is None:
             return self.trials.advice
         lines = [each for each in self.recalls if each.task == ASKED]
         short, long = lines[0], lines[-1]
-        if long.right.high < short.right.value:
+        if retrieval.recall_fall(self.probe.judged, self.question.seed).low > 0:
             return (
                 f"{self.trials.advice} Keep the context short: recall is {short.right.value:.0%} at {short.length:,} "
                 f"tokens and {long.right.value:.0%} at {long.length:,}."

@@ -2,7 +2,8 @@
 
 α*(n) is the attention on the fact that answers, from the question's last row, the mean over questions. If the fact has
 s tokens and a token of it gets R times the attention of another, then α* = s·R / (s·R + n − s): the article's law, with
-slope −1 of logit α* on ln n while R stays the same. Intervals are over haystacks: 95 % of the resampled ones.
+slope −1 of logit α* on ln n while R stays the same. Intervals are over haystacks: 95 % of the resampled ones, widened
+as Student's t is for so few: of 6 haystacks, 92 % then cover what they should, in place of 82 %.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+from scipy.stats import norm, rankdata, t
 
 from undilute.diagnosis import fit
 from undilute.diagnosis.kinds import Thresholds
@@ -112,6 +113,15 @@ def recalls(asked: Asked, seed: int = 0) -> list[Recall]:
     return found
 
 
+def recall_fall(asked: Asked, seed: int = 0) -> Estimate:
+    """By how much recall falls from the shortest length to the longest, in pairs: the same facts are asked at each."""
+    some = asked.of(asked.tasks == ASKED)
+    right = _by_haystack(some.right[..., None], some)
+    lost = right[:1] - right[-1:]  # (1, haystacks, 1)
+    low, high = _interval(lost.mean(1), resampled(lost, seed), lost.shape[1])
+    return Estimate(float(lost.mean()), float(low[0, 0]), float(high[0, 0]))
+
+
 def resampled(values: Array, seed: int, draws: int = DRAWS) -> Array:
     """(lengths, units, heads) → (draws, lengths, heads): the means of as many units, drawn again and again."""
     units = values.shape[1]
@@ -195,12 +205,21 @@ def _by_haystack(values: Array, asked: Asked) -> Array:
 
 def _estimates(values: Array, seed: int) -> list[list[Estimate]]:
     """(lengths, haystacks, heads) → for each head, an estimate for each length."""
-    low, high = np.quantile(resampled(values, seed), [0.025, 0.975], axis=0)
     middle = values.mean(1)
+    low, high = (np.clip(end, 0.0, 1.0) for end in _interval(middle, resampled(values, seed), values.shape[1]))
     return [
         [Estimate(*map(float, each)) for each in zip(middle[:, head], low[:, head], high[:, head], strict=True)]
         for head in range(values.shape[-1])
     ]
+
+
+def _interval(value: Array, draws: Array, units: int) -> tuple[Array, Array]:
+    """Where 95 % of the draws lie, as far wider as Student's t is for so few units: a resampling knows no more."""
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    if units < 2:
+        return low, high
+    wider = float((units / (units - 1)) ** 0.5 * t.ppf(0.975, units - 1) / norm.ppf(0.975))
+    return np.asarray(value - wider * (value - low)), np.asarray(value + wider * (high - value))
 
 
 def _laws(asked: Asked, by_haystack: Array, seed: int) -> list[Law]:
@@ -211,7 +230,7 @@ def _laws(asked: Asked, by_haystack: Array, seed: int) -> list[Law]:
     u = x - x.mean()
     slopes = np.einsum("l,dlh->dh", u, y) / (u @ u)
     gaps = y.mean(1) - slopes * x.mean()
-    low, high = np.quantile(slopes[1:], [0.025, 0.975], axis=0)
+    low, high = _interval(slopes[0], slopes[1:], by_haystack.shape[1])
     return [
         Law(float(gaps[0, head]), Estimate(float(slopes[0, head]), float(low[head]), float(high[head])))
         for head in range(slopes.shape[1])
