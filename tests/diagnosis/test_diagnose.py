@@ -24,6 +24,7 @@ from undilute.diagnosis.diagnose import encoder_lengths
 from undilute.report import diagnosis_data, diagnosis_page, diagnosis_text
 
 LENGTH, TARGET = 1024, 65_536
+ROWS = 32
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +66,74 @@ def test_the_fitted_law_is_the_constructed_one(made: ud.Diagnosis) -> None:
     assert head.gamma_keys > 0.9
 
 
-def test_the_advice_holds_what_it_promises(made: ud.Diagnosis) -> None:
+def test_the_factor_holds_what_it_promises(made: ud.Diagnosis) -> None:
     head = made.heads.at(0, HEADS.index("diluting"))
-    assert head.advice.rule is not None
-    rule = ud.rules.get(head.advice.rule, **head.advice.parameters)
-    for n in (LENGTH, TARGET):
+    assert head.factor is not None
+    for n, factor in ((LENGTH, 1.0), (TARGET, head.factor)):
         logits = torch.zeros(n)
-        logits[-1] = GAPS["diluting"]
-        assert float(rule(logits)[-1]) == pytest.approx(head.top_now, rel=5e-3), n
-    for n in (16, 64, 256):  # shorter contexts stay as they are
-        logits = torch.randn(n, generator=torch.Generator().manual_seed(n))
-        assert torch.allclose(rule(logits), logits.softmax(-1))
-    assert all(made.heads.at(0, HEADS.index(name)).advice.rule is None for name in HEADS if name != "diluting")
+        logits[-1] = GAPS["diluting"] * factor
+        assert float(logits.softmax(-1)[-1]) == pytest.approx(head.top_now, rel=5e-3), n
+    assert made.heads.at(0, HEADS.index("local")).factor == 1.0  # nothing falls
+    assert made.heads.at(0, HEADS.index("uniform")).factor is None  # no key leads
+
+
+def test_one_window_is_marked_and_nothing_untried_is_advised(made: ud.Diagnosis) -> None:
+    assert made.caution == "One window of one text was read: on another, heads may be of other kinds."
+    assert made.check.left_out == "nothing"
+    assert "on the same window" in made.check.sentence
+    assert made.advice == "No advice: nothing was tried, because recall cannot be measured without the probe."
+    assert made.why_no_probe == "there is no tokenizer to hide facts with."
+    ids = torch.arange(900) % 60
+    several = ud.diagnose(small(), None, ids)
+    assert several.caution == "One text was read, in 2 windows: on another, heads may be of other kinds."
+    assert several.check.left_out == "windows"
+    texts = ud.diagnose(small(), None, {"one": ids, "other": ids.flip(0)}, windows=1)
+    assert texts.caution is None
+    assert texts.check.left_out == "texts"
+    assert [(text.name, text.tokens, len(text.windows)) for text in texts.subject.texts] == [
+        ("one", 900, 1),
+        ("other", 900, 1),
+    ]
+
+
+def test_the_usual_target_is_what_a_forecast_is_checked_by() -> None:
+    found = ud.diagnose(small(), None, torch.arange(900) % 60)
+    assert (found.question.length, found.question.target) == (256, 1024)
+    assert found.forecast().n == 1024
+    assert found.forecast().top.is_checked
+    assert "beyond what was checked" not in found.forecast().summary
+    far = found.forecast(8192)
+    assert not far.top.is_checked
+    assert "8,192 tokens are beyond what was checked." in far.summary
+    with pytest.raises(ud.InvalidValue, match="n = 100: must be at least the 256 tokens"):
+        found.forecast(100)
+
+
+def test_the_forecast_of_a_diagnosis_is_that_of_its_heads(made: ud.Diagnosis) -> None:
+    ahead = made.forecast()
+    assert ahead.alpha is None
+    assert [head.top_target for head in made.heads] == [
+        min(weight, head.ceiling_target) for weight, head in zip(ahead.top.weight, made.heads, strict=True)
+    ]
+    frame = ahead.frame()
+    assert list(frame["kind"]) == [head.kind for head in made.heads]
+    assert (frame["top_low"] <= frame["top"]).all()
+    assert (frame["top"] <= frame["top_high"]).all()
+
+
+def test_stability_has_a_line_per_head(made: ud.Diagnosis) -> None:
+    stability = made.stability()
+    assert list(stability["kind"]) == list(stability["plain_kind"]) == [head.kind for head in made.heads]
+    assert (stability["share"] == 1.0).all()
+    assert stability["steady"].all()
+    assert made.steady_counts == made.counts
 
 
 def test_frame_has_a_line_per_head_and_curves_one_per_row(made: ud.Diagnosis) -> None:
     frame, curves = made.frame(), made.curves()
     assert len(frame) == 5
     assert list(frame["kind"]) == [head.kind for head in made.heads]
-    assert len(curves) == 5 * 64
+    assert len(curves) == 5 * ROWS
     rows = curves[(curves["layer"] == 0) & (curves["head"] == HEADS.index("uniform"))]
     assert np.allclose(rows["top_weight"], 1 / rows["n"], rtol=1e-5)
     assert np.allclose(rows["n_eff"], rows["n"], rtol=1e-5)
@@ -97,13 +147,13 @@ def test_frame_goes_to_csv_and_parquet(made: ud.Diagnosis, tmp_path: Path) -> No
     made.frame().to_parquet(tmp_path / "heads.parquet")
     made.curves().to_csv(tmp_path / "curves.csv", index=False)
     assert pandas.read_parquet(tmp_path / "heads.parquet")["kind"].tolist() == [head.kind for head in made.heads]
-    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * 64
+    assert len(pandas.read_csv(tmp_path / "curves.csv")) == 5 * ROWS
 
 
 def test_heads_select_by_kind_worst_first(made: ud.Diagnosis) -> None:
     assert [head.head for head in made.heads.diluting] == [HEADS.index("diluting")]
     assert [head.head for head in made.heads.sink] == [HEADS.index("sink")]
-    assert made.counts == {"diluting": 1, "sharp": 1, "local": 1, "sink": 1, "diffuse": 1}
+    assert made.counts == {"retrieval": 0, "diluting": 1, "sharp": 1, "local": 1, "sink": 1, "diffuse": 1}
     several = Heads([replace(head, kind="diluting") for head in made.heads]).diluting
     assert [head.lost for head in several] == sorted((head.lost for head in made.heads), reverse=True)
     assert several[0].lost > several[-1].lost
@@ -112,13 +162,19 @@ def test_heads_select_by_kind_worst_first(made: ud.Diagnosis) -> None:
 
 def test_the_summary_says_how_many_and_how_much(made: ud.Diagnosis) -> None:
     def of(*heads: Head) -> str:
-        return ud.Diagnosis(made.subject, made.question, made.layers, heads).summary
+        found = ud.Diagnosis(made.subject, made.question, made.readings, made.heads)
+        found.heads = Heads(heads)
+        return found.summary
 
     sharp, diluting = made.heads.sharp[0], made.heads.diluting[0]
     one, other = replace(diluting, top_now=0.2, top_target=0.05), replace(diluting, top_now=0.4, top_target=0.01)
     assert of(sharp, sharp, sharp) == "None of 3 heads dilutes."
-    assert of(one, sharp) == "1 of 2 heads dilutes: at 65,536 tokens its top weight falls from 0.2 to 0.05."
-    assert of(one, other) == "2 of 2 heads dilute: at 65,536 tokens their top weight falls from a median 0.3 to 0.03."
+    assert of(one, sharp) == ("1 of 2 heads dilutes: its top weight, 0.2 now, is forecast to be 0.05 at 65,536 tokens.")
+    assert of(one, other) == (
+        "2 of 2 heads dilute: their top weight, a median 0.3 now, is forecast to be 0.03 at 65,536 tokens."
+    )
+    seldom = replace(one, share=0.6)  # not in two thirds of the windows
+    assert of(seldom, other).startswith("1 of 2 heads dilutes")
 
 
 def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tmp_path: Path) -> None:
@@ -129,7 +185,7 @@ def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tm
     assert len(content["tokens"]) == LENGTH
     head = content["heads"][HEADS.index("diluting")]
     layer = content["layers"][0]
-    assert len(layer["n"]) == len(head["points"]["top_weight_without_sink"]) == 64
+    assert len(layer["n"]) == len(head["points"]["top_weight_without_sink"]) == ROWS
     assert all(len(line) == len(layer["bins"]) for lines in head["curves"].values() for line in lines)
     shown = content["heads"][HEADS.index("sink")]["shown"][-1]
     assert shown["keys"][0] == 0  # the sink's head looks at the first token
@@ -195,16 +251,20 @@ def test_a_sliding_window_bounds_what_can_dilute() -> None:
     model = MistralForCausalLM(config).eval()
     found = ud.diagnose(model, None, torch.arange(512) % 60)
     short = ud.diagnose(model, None, torch.arange(64) % 60)  # the window is as wide as all that is read
-    assert all(head.n_target == 64 and "window" in head.advice.text for head in short.heads)
+    assert all(head.n_target == 64 and head.factor == 1.0 for head in short.heads)
     assert found.curves()["n"].max() == 64
     assert all(head.n_target == 64 and head.gamma == 0.0 for head in found.heads)
     assert all(head.top_target == pytest.approx(head.top_now) for head in found.heads)
-    assert all("window" in head.advice.text for head in found.heads)
+    assert all(head.top_target_low == head.top_target == head.top_target_high for head in found.heads)
+    assert all(head.factor == 1.0 for head in found.heads)
 
 
-def test_no_window_no_talk_of_one() -> None:
-    found = ud.diagnose(small(), None, torch.arange(256) % 60, target=256)
-    assert all("window keeps" not in head.advice.text for head in found.heads)
+def test_without_a_window_everything_is_seen_at_the_target() -> None:
+    found = ud.diagnose(small(), None, torch.arange(256) % 60, target=512)
+    assert all(head.n_target == 512 for head in found.heads)
+    now = ud.diagnose(small(), None, torch.arange(256) % 60, target=256)
+    assert all(head.n_target == 256 and head.factor == 1.0 for head in now.heads)
+    assert all(head.top_target == pytest.approx(head.top_now) for head in now.heads)
 
 
 def test_fewer_measures_on_request() -> None:

@@ -1,4 +1,4 @@
-"""Fits, kinds and advice against exact laws."""
+"""Fits, kinds and factors against exact laws."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from undilute import rules
 from undilute.diagnosis import fit
-from undilute.diagnosis.advice import Findings, advise, scale_to_hold
-from undilute.diagnosis.kinds import Evidence, Thresholds, kind
+from undilute.diagnosis.factor import LARGEST, factor_to_hold
+from undilute.diagnosis.kinds import Evidence, Thresholds, is_found, kind
 from undilute.theory import dispersion
 
 N = np.unique(np.geomspace(16, 4096, 128).round())
@@ -86,53 +85,43 @@ def test_each_threshold_decides() -> None:
     assert kind(replace(sharp, sink_share=0.6), Thresholds(sink_share=0.7)) == "sharp"
 
 
+def test_finding_takes_a_score_that_is_large_and_sure() -> None:
+    assert is_found(0.31, 0.05, 0.1)
+    assert not is_found(0.29, 0.0, 0.1)  # not three times chance
+    assert not is_found(0.31, 0.11, 0.1)  # two standard errors reach chance
+    assert is_found(0.29, 0.05, 0.1, Thresholds(found=2.5))
+    assert not is_found(0.3, 0.05, 0.1, Thresholds(errors=5.0))
+    assert not is_found(0.9, math.nan, 0.1)  # one haystack has no standard error
+
+
 @given(st.floats(3.0, 12.0), st.integers(64, 4096), st.floats(2.0, 256.0))
-def test_scale_to_hold_is_exact_for_equal_competitors(gap: float, length: int, times: float) -> None:
+def test_the_factor_that_holds_is_exact_for_equal_competitors(gap: float, length: int, times: float) -> None:
     target = int(length * times)
-    logit = gap - math.log(length - 1)
-    found = Findings(
-        "diluting",
-        length,
-        target,
-        is_bounded=False,
-        gamma=1.0,
-        fall=math.log((target - 1) / (length - 1)),
-        top_now=1 / (1 + math.exp(-logit)),
-        top_target=0.0,
-        rise_doubled=gap,
-        rise_quadrupled=3 * gap,
-        lead=gap,
-        sink_share=0.0,
-        recent_share=0.0,
-        recent=64,
-        entropy_target=5.0,
-    )
-    scale = scale_to_hold(found)
-    assert scale is not None
-    held = dispersion.relevant_weight(target, gap, 1 / scale)
-    assert float(held) == pytest.approx(found.top_now, rel=1e-6)
+    fall = math.log((target - 1) / (length - 1))
+    factor = factor_to_hold(fall, gap, 3 * gap)
+    assert factor is not None
+    held, now = dispersion.relevant_weight(target, gap, 1 / factor), dispersion.relevant_weight(length, gap)
+    assert float(held) == pytest.approx(float(now), rel=1e-6)
 
 
-def test_advice_is_computed_not_canned() -> None:
-    base = Findings("diluting", 1024, 65_536, False, 0.9, 4.16, 0.3, 0.01, 6.0, 18.0, 0.5, 0.0, 0.0, 64, 5.0)
-    one, other = advise(base), advise(replace(base, rise_doubled=3.0, rise_quadrupled=9.0))
-    assert one.scale != other.scale
-    assert str(other.parameters["beta"]) in other.text
-    for advice in (one, other):  # what is printed can be typed, and means what is advised
-        assert advice.rule is not None
-        assert advice.expression is not None
-        meant = rules.get(advice.rule, **advice.parameters)
-        assert rules.to_data(rules.get(advice.expression)) == rules.to_data(meant)
-        assert rules.text(meant) == advice.expression
-        assert advice.text.startswith(f"{advice.expression} (logits unchanged up to")
-        assert advice.summary.startswith(f"{advice.expression} would hold")
-        assert meant.scale.bound(base.target) == pytest.approx(advice.scale)
-    assert "feeds its sink" in advise(replace(base, sink_share=0.3)).text
-    assert "entmax15" in advise(replace(base, lead=1.8)).text
-    assert "Adaptive temperature" in advise(replace(base, entropy_target=8.0)).text
-    stuck = advise(replace(base, rise_doubled=0.5, rise_quadrupled=0.6))
-    assert stuck.rule is None
-    assert "too close to tell apart" in stuck.text
+def test_the_factor_is_one_where_nothing_falls_and_none_where_nothing_helps() -> None:
+    assert factor_to_hold(0.0, 6.0, 18.0) == 1.0
+    assert factor_to_hold(-1.0, 6.0, 18.0) == 1.0
+    assert factor_to_hold(4.16, 0.5, 0.6) is None  # keys too close to tell apart
+    assert factor_to_hold(1.0, 0.0, 0.0) is None
+    assert factor_to_hold(1.0, -0.5, -0.6) is None  # sharper logits favour another key
+
+
+@given(st.floats(0.01, 6.0), st.floats(0.05, 6.0), st.floats(0.05, 12.0))
+def test_a_factor_raises_the_logit_by_the_fall(fall: float, doubled: float, more: float) -> None:
+    """Straight lines through what was measured at 1, 2 and 4, and on beyond."""
+    factor = factor_to_hold(fall, doubled, doubled + more)
+    slope = more / 2
+    if factor is None:
+        assert 2 + (fall - doubled) / slope > LARGEST
+    else:
+        rise = (factor - 1) * doubled if factor <= 2 else doubled + (factor - 2) * slope
+        assert rise == pytest.approx(fall, rel=1e-6)
 
 
 def test_resampled_lines_are_least_squares_of_the_drawn_rows() -> None:

@@ -5,11 +5,12 @@ texts, and compared with that text at the full length; each text is left out onc
 
     no change       the weight stays what it is
     pooled law      logit α falls with ln n by the same slope in every head, the median of all
-    shrunk law      each head by its own slope, drawn towards the median as far as its own is uncertain
+    shrunk law      each head by its own slope, drawn towards the median as far as slopes differ from text to text
 
 One of the laws is used only if its median error is at least 15 % below that of "no change". The interval is conformal:
 as wide as the errors on left-out texts were, so that its coverage is what it says while the step is the same, a factor
-of 4. A step that is longer gets an interval wider in proportion to its logarithm, and is marked.
+of 4. A step that is longer gets an interval wider in proportion to its logarithm, and is marked. Where too few lengths
+were measured, less is checked: a factor of 2. Every text counts alike, however many windows it has.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ class Curves:
         return "windows" if len(self.texts) > 1 else "nothing"
 
     @property
-    def groups(self) -> NDArray[np.int64]:
-        """(units,): what is left out together."""
-        return self.texts if self.left_out == "texts" else np.arange(len(self.texts))
+    def grouped(self) -> Array:
+        """(groups, heads, lengths): one curve for each text; for each window if there is only one text."""
+        if self.left_out != "texts":
+            return self.weights
+        return np.stack([_middle(self.weights[self.texts == text]) for text in np.unique(self.texts)])
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,11 @@ class Check:
     way : which one is used
     errors : way → median |ln(forecast / measured)|
     coverage : the share of left-out weights within the interval, which was made without their text
-    width : half the interval, in logits, for a step of a factor of 4
+    width : half the interval, in logits, for a step as long as the one that was checked
     left_out : texts or windows; "nothing" if there was only one, and the same rows were used for fit and check
     length : at which it was checked
     count : weights that were forecast
+    step : the factor in length that was checked
     """
 
     way: Way
@@ -88,6 +92,7 @@ class Check:
     left_out: LeftOut
     length: int
     count: int
+    step: float = STEP
 
     @property
     def sentence(self) -> str:
@@ -136,14 +141,14 @@ def checked(curves: Curves) -> Check:
         ways += ["pooled law", "shrunk law"]
     if not known.any():
         known = curves.n < curves.n[-1]
-    groups = curves.groups
+    curve = curves.grouped
     residuals: dict[Way, list[Array]] = {way: [] for way in ways}
     errors: dict[Way, list[Array]] = {way: [] for way in ways}
-    for group in np.unique(groups):
-        rest = groups != group if curves.left_out != "nothing" else groups == group
-        measured = _middle(curves.weights[groups == group][:, :, -1])
+    for group in range(len(curve)):
+        rest = np.delete(curve, group, 0) if curves.left_out != "nothing" else curve
+        measured = curve[group, :, -1]
         for way in ways:
-            forecast = _laws[way](curves.n[known], curves.weights[rest][:, :, known], float(curves.n[-1]))
+            forecast = _laws[way](curves.n[known], rest[:, :, known], float(curves.n[-1]))
             residuals[way].append(fit.logit(measured) - forecast)
             errors[way].append(np.log(_positive(measured)) - np.log(_positive(fit.sigmoid(forecast))))
     median = {way: float(np.nanmedian(np.abs(errors[way]))) for way in ways}
@@ -158,20 +163,21 @@ def checked(curves: Curves) -> Check:
         left_out=curves.left_out,
         length=curves.length,
         count=int(np.isfinite(misses).sum()),
+        step=float(curves.n[-1] / curves.n[known][-1]),
     )
 
 
 def forecast(curves: Curves, n: float, check: Check | None = None) -> Forecast:
     """The weights at ``n``, which is counted as ``curves.n`` is."""
     check = check or checked(curves)
-    logit = _laws[check.way](curves.n, curves.weights, float(n))
-    step = math.log(max(n / curves.end, 1.0)) / math.log(STEP)
+    logit = _laws[check.way](curves.n, curves.grouped, float(n))
+    step = math.log(max(n / curves.end, 1.0)) / math.log(check.step)
     width = check.width * max(step, 1.0)
     low, high = fit.sigmoid(logit - width), fit.sigmoid(logit + width)
     return Forecast(fit.sigmoid(logit), low, high, check, step <= TOLERANCE)
 
 
-# ------------------------------------------ the ways: (lengths,), (units, heads, lengths), n → logits of (heads,)
+# ------------------------------------------ the ways: (lengths,), (groups, heads, lengths), n → logits of (heads,)
 
 
 def _no_change(n: Array, weights: Array, far: float) -> Array:
@@ -184,11 +190,12 @@ def _pooled(n: Array, weights: Array, far: float) -> Array:
 
 
 def _shrunk(n: Array, weights: Array, far: float) -> Array:
-    slopes = _slopes(n, weights)  # (units, heads)
-    own, pool = np.nanmean(slopes, 0), np.nanmedian(slopes)
-    between = np.nanvar(own)
-    within = np.nanvar(slopes, 0, ddof=1) / len(slopes) if len(slopes) > 1 else np.full(len(own), between)
-    kept = np.maximum(between - np.nanmean(within), 0.0) / max(between, 1e-12)
+    slopes = _slopes(n, weights)  # (groups, heads)
+    own, pool = _mean(slopes), np.nanmedian(slopes)
+    between = float(np.nanvar(own))
+    spread = _mean((slopes - own) ** 2) / max(len(slopes) - 1, 1)  # the squared standard error of each head's own
+    within = float(np.nanmean(spread)) if len(slopes) > 1 else between
+    kept = max(between - within, 0.0) / max(between, 1e-12)
     slope = pool + kept * (own - pool)
     return np.asarray(_no_change(n, weights, far) + np.nan_to_num(slope, nan=float(pool)) * math.log(far / n[-1]))
 
@@ -201,15 +208,22 @@ _laws: dict[Way, Callable[[Array, Array, float], Array]] = {
 
 
 def _slopes(n: Array, weights: Array) -> Array:
-    """(units, heads): of logit α on ln n, by least squares."""
+    """(groups, heads): of logit α on ln n, by least squares."""
     u = np.log(n) - np.log(n).mean()
     logits = fit.logit(weights)
     return np.asarray((logits - logits.mean(-1, keepdims=True)) @ u / (u @ u))
 
 
 def _middle(weights: Array) -> Array:
-    """(units, heads) → (heads,): the middle of the units, in logits."""
-    return fit.sigmoid(np.nanmean(fit.logit(weights), 0))
+    """The middle of the first axis, in logits."""
+    return fit.sigmoid(_mean(fit.logit(weights)))
+
+
+def _mean(values: Array) -> Array:
+    """The mean over the first axis of what was measured; NaN where nothing was."""
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(0)
+    return np.asarray(np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan))
 
 
 def _positive(weights: Array) -> Array:
@@ -225,7 +239,8 @@ def _quantile(misses: Array) -> float:
 
 def _coverage(misses: Array) -> float:
     """The share of errors within the quantile of the other groups' errors."""
+    known = np.isfinite(misses)
     if len(misses) < 2:
-        return float((misses <= _quantile(misses)).mean())
-    inside = [misses[group] <= _quantile(np.delete(misses, group, 0)) for group in range(len(misses))]
-    return float(np.mean(inside))
+        return float((misses <= _quantile(misses))[known].mean())
+    limits = [_quantile(np.delete(misses, group, 0)) for group in range(len(misses))]
+    return float((misses <= np.array(limits)[:, None])[known].mean())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from undilute.diagnosis import retrieval
+from undilute.diagnosis import fit, retrieval
 from undilute.diagnosis.forecast import Check, Curves, Forecast, checked, forecast
 from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.kinds import KINDS, Kind
@@ -330,16 +330,17 @@ class Diagnosis:
         """Top weights on plain text, in octaves of the context's length."""
         length, widest = self.question.length, max(self.readings[0].layers, key=lambda layer: int(_seen(layer).max()))
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
+        others = np.log(self.question.others(_seen(widest)))
         rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
         lengths = [each for each in lengths if rows[each].any()]
-        middles = [np.exp(np.log(_seen(widest)[rows[each]]).mean()) for each in lengths]
+        middles = [np.exp(np.median(others[rows[each]])) for each in lengths]  # as of the weights
         weights = []
         for reading in self.readings:
             parts = [_medians(layer, lengths) for layer in reading.layers]
             weights.append(np.concatenate(parts))
         texts = np.array([reading.text for reading in self.readings])
         end = float(self.question.others(length))
-        return Curves(self.question.others(np.array(middles)), np.stack(weights), texts, length, end)
+        return Curves(np.array(middles), np.stack(weights), texts, length, end)
 
     def _alpha_curves(self, finding: Heads) -> Curves | None:
         """Attention of the retrieval heads on what is asked for."""
@@ -439,7 +440,7 @@ def _octaves(layer: LayerSample, lengths: Sequence[int]) -> list[NDArray[np.bool
 
 
 def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
-    """(heads, lengths): the median top weight of the rows in each octave.
+    """(heads, lengths): the median top weight of the rows in each octave, taken in logits.
 
     A layer that has no rows there, as an encoder's with a sliding window, sees no more than in the octave before.
     """
@@ -448,7 +449,8 @@ def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
         rows = [np.ones(len(layer.n), dtype=bool)] * len(lengths)
     there = [place for place, own in enumerate(rows) if own.any()]
     nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
-    return np.stack([np.median(layer.measures[TOP][:, rows[place]], axis=1) for place in nearest], 1)
+    logits = fit.logit(layer.measures[TOP])
+    return fit.sigmoid(np.stack([np.median(logits[:, rows[place]], axis=1) for place in nearest], 1))
 
 
 def _goes(before: float, after: float, form: str) -> str:

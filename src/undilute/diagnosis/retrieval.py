@@ -112,10 +112,11 @@ def recalls(asked: Asked, seed: int = 0) -> list[Recall]:
     return found
 
 
-def drawn(units: int, seed: int, draws: int = DRAWS) -> Array:
-    """(draws, units): the weights of resampled units, which sum to 1."""
+def resampled(values: Array, seed: int, draws: int = DRAWS) -> Array:
+    """(lengths, units, heads) → (draws, lengths, heads): the means of as many units, drawn again and again."""
+    units = values.shape[1]
     counts = np.random.default_rng(seed).multinomial(units, np.full(units, 1 / units), draws)
-    return np.asarray(counts / units)
+    return np.asarray(np.einsum("du,luh->dlh", counts, values) / units)
 
 
 def auc(values: Array, right: NDArray[np.bool_], strata: NDArray[np.int64]) -> Array:
@@ -194,8 +195,7 @@ def _by_haystack(values: Array, asked: Asked) -> Array:
 
 def _estimates(values: Array, seed: int) -> list[list[Estimate]]:
     """(lengths, haystacks, heads) → for each head, an estimate for each length."""
-    means = np.einsum("du,luh->dlh", drawn(values.shape[1], seed), values)
-    low, high = np.quantile(means, [0.025, 0.975], axis=0)
+    low, high = np.quantile(resampled(values, seed), [0.025, 0.975], axis=0)
     middle = values.mean(1)
     return [
         [Estimate(*map(float, each)) for each in zip(middle[:, head], low[:, head], high[:, head], strict=True)]
@@ -206,8 +206,7 @@ def _estimates(values: Array, seed: int) -> list[list[Estimate]]:
 def _laws(asked: Asked, by_haystack: Array, seed: int) -> list[Law]:
     """A straight line through logit α* over ln n, for each head."""
     x = np.log(asked.n.mean(1))
-    draws = np.einsum("du,luh->dlh", drawn(by_haystack.shape[1], seed), by_haystack)
-    every = np.concatenate([by_haystack.mean(1)[None], draws])  # (1 + draws, lengths, heads)
+    every = np.concatenate([by_haystack.mean(1)[None], resampled(by_haystack, seed)])  # (1 + draws, lengths, heads)
     y = fit.logit(every)
     u = x - x.mean()
     slopes = np.einsum("l,dlh->dh", u, y) / (u @ u)
