@@ -51,6 +51,7 @@ USUAL_ROWS = 32  # of each head and window, five in each octave of n: more rows 
 FEWEST_ROWS = 16
 ENCODER_ROWS = 16  # sampled at each length
 TRIED = 16  # tokens that show whether a model can be asked
+FEWEST_HAYSTACKS = 2  # one has no standard error
 
 Say = Callable[[str], None]
 
@@ -124,7 +125,11 @@ def diagnose(
         raise InvalidValue(f"rows = {rows}: must be at least {FEWEST_ROWS}, or there is no curve to fit.")
     whole("seed", seed, 0)
     count("windows", windows)
-    count("haystacks", haystacks)
+    if count("haystacks", haystacks) < FEWEST_HAYSTACKS:
+        raise InvalidValue(
+            f"haystacks = {haystacks}: must be at least {FEWEST_HAYSTACKS}, or chance cannot be told from a head that "
+            "finds what is asked for."
+        )
     texts = given_texts(text, tokenizer, model, offset)
     length = length_of(texts, model, length, usual=USUAL_LENGTH)
     if target is not None and count("target", target) < length:
@@ -137,15 +142,16 @@ def diagnose(
     parts = [split(each, length) for each in texts]
     chosen = [each for which, (own, _) in enumerate(parts) for each in spread(own, which, length, windows)]
     is_encoder = looks_ahead(model, chosen[0].ids)
+    asked_in = _roomy([own for own, _ in parts], tokenizer, length)
+    kept = _roomy([apart for _, apart in parts], tokenizer, length)
     why_not: str | None = "it was not asked for."
     if probe is not False:
-        why_not = _why_no_probe(model, tokenizer, chosen[0].ids, is_encoder)
+        why_not = _why_no_probe(model, tokenizer, chosen[0].ids, is_encoder, asked_in)
     if probe and why_not is not None:
         raise InvalidValue(f"probe = True: {why_not}")
     question = Question(length, target, sinks, recent, thresholds or Thresholds(), seed)
     work = _Work(on_progress or quiet, on_start or _silent)
     asking = None if why_not is not None else probing.planned(_given(tokenizer), length, haystacks)
-    kept = [apart for _, apart in parts if apart is not None]
     work.expect(
         plain=len(chosen) * length,
         probe=0 if asking is None else asking.tokens,
@@ -158,7 +164,7 @@ def diagnose(
     if asking is not None:
         work.start("probe", "The probe hides facts in your texts and asks for them.")
         probed = probing.probe(
-            model, _given(tokenizer), [own for own, _ in parts], asking, sinks=sinks, seed=seed, on_progress=work.within
+            model, _given(tokenizer), asked_in, asking, sinks=sinks, seed=seed, on_progress=work.within
         )
         heads = Heads(_asked(heads, probed, question), probed)
     trials = Trials(why_not=_why_no_trials(quick, probed, kept))
@@ -214,8 +220,19 @@ def _asked(heads: Heads, probe: Probe, question: Question) -> list[Head]:
 # ---------------------------------------------------------------- whether there is anything to ask or to try
 
 
+def _roomy(texts: Sequence[Text | None], tokenizer: PreTrainedTokenizerBase | None, length: int) -> list[Text]:
+    """Those that haystacks can be made of."""
+    if tokenizer is None:
+        return []
+    return [text for text in texts if text is not None and probing.has_room(tokenizer, text, length)]
+
+
 def _why_no_probe(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, ids: Tensor, is_encoder: bool
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    ids: Tensor,
+    is_encoder: bool,
+    roomy: Sequence[Text],
 ) -> str | None:
     """Why a model that reads ``ids`` cannot be asked for facts, in one sentence; None if it can. It is tried."""
     if tokenizer is None:
@@ -231,6 +248,8 @@ def _why_no_probe(
         return str(error)
     except Exception as error:  # whatever a model of another kind makes of a cache
         return f"{type(model).__name__} cannot be asked ({one_line(error)})."
+    if not roomy:
+        return f"no text has sentences of {len(ids):,} tokens to hide facts in: give a longer one, or a smaller length."
     return None
 
 

@@ -47,6 +47,7 @@ CHUNK = 80  # tokens
 TEMPERATURE = 0.05
 SHARPER = 2.0  # the factor on logits whose effect on α* is kept, for advice
 EXAMPLES = 8  # keys that are kept of a row
+MUCH = 2  # a text so many times as long as a haystack has room for it, however its sentences are tokenised
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +172,14 @@ def planned(tokenizer: PreTrainedTokenizerBase, length: int, each: int = HAYSTAC
             "lengths; give more, or probe = False for plain text only."
         )
     return Plan(tuple(lengths), max(lengths[0], min(FINDING_LENGTH, length)), each)
+
+
+def has_room(tokenizer: PreTrainedTokenizerBase, text: Text, length: int) -> bool:
+    """Whether haystacks of ``length`` tokens can be made of a text: its sentences, each by itself, have as many."""
+    if len(text.ids) >= MUCH * length:
+        return True
+    hay = Hay(tokenizer, text.prose())
+    return sum(len(hay.tokens(place)) for place in range(len(hay.pieces))) >= length
 
 
 def probe(
