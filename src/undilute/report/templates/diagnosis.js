@@ -48,7 +48,7 @@ const place = (head) => `Layer ${head.layer}, head ${head.head}`;
 const others = (n) => Math.max(n - data.subject.sinks - 1, 1); // the keys that compete with the top one
 const sigmoid = (value) => 1 / (1 + Math.exp(-value));
 const percent = (share) => `${Math.round(100 * share)} %`;
-const signed = (value) => (value === null ? "–" : exponent(value));
+const signed = (value) => (value === null ? "–" : exponent(value).replace(/^−(0\.0+)$/, "$1"));
 
 const parsed = new Map();
 function details(head) {
@@ -137,7 +137,7 @@ function buildMap() {
     map.append(element("div", { role: "row" }, element("span", { role: "rowheader", title: layer.name }, String(layer.index)), ...line));
   });
   const headOf = (event) => data.heads[event.target.dataset?.head];
-  map.addEventListener("click", (event) => headOf(event) && select(headOf(event)));
+  map.addEventListener("click", (event) => headOf(event) && selectInMap(headOf(event)));
   map.addEventListener("keydown", (event) => headOf(event) && mapKey(event, headOf(event)));
   map.addEventListener("mousemove", (event) =>
     headOf(event) ? showTip(cellTip(headOf(event)), event.clientX, event.clientY) : hideTip(),
@@ -167,7 +167,7 @@ function mapKey(event, head) {
     End: () => column(layer.heads - 1),
   };
   if (event.key in moves) focusCell(moves[event.key]());
-  else if (event.key === "Enter" || event.key === " ") select(head);
+  else if (event.key === "Enter" || event.key === " ") selectInMap(head);
   else return;
   event.preventDefault();
 }
@@ -240,7 +240,7 @@ function dimMap() {
 
 // ---------------------------------------------------------------- the panel of one head
 
-function select(head, scroll = false) {
+function select(head) {
   cells[state.head.index].removeAttribute("aria-selected");
   state.head = head;
   cells[head.index].setAttribute("aria-selected", "true");
@@ -252,9 +252,18 @@ function select(head, scroll = false) {
   showLooked();
   showTokens();
   byId("table").querySelectorAll("tbody tr").forEach(markRow);
-  const { top } = byId("panel").getBoundingClientRect();
-  if (scroll || top > innerHeight * 0.8) byId("panel").scrollIntoView();
-  if (scroll) byId("panel").focus({ preventScroll: true });
+}
+
+// On a narrow screen the panel is below the map.
+function selectInMap(head) {
+  select(head);
+  if (byId("panel").getBoundingClientRect().top > innerHeight * 0.8) byId("panel").scrollIntoView();
+}
+
+function selectAndGo(head) {
+  select(head);
+  byId("panel").scrollIntoView();
+  byId("panel").focus({ preventScroll: true });
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
@@ -682,7 +691,6 @@ const COLUMNS = [
   { name: "top_short", label: "short", group: "top weight", value: (head) => head.top_short, first: -1 },
   { name: "top_now", label: "now", group: "top weight", value: (head) => head.top_now, first: -1 },
   { name: "top_target", label: "target", group: "top weight", value: (head) => head.top_target, first: 1 },
-  { name: "ceiling", label: "ceiling", value: (head) => head.ceiling_target, first: 1, text: weight },
   { name: "keys", label: "effective keys", value: (head) => head.keys_now, first: -1 },
   { name: "sink", label: "sink share", value: (head) => head.medians.sink_share, first: -1 },
 ];
@@ -702,11 +710,11 @@ function buildTable() {
   byId("table").tHead.append(upper, lower);
   const headOf = (event) => data.heads[event.target.closest("tr")?.dataset.head];
   const body = byId("table").tBodies[0];
-  body.addEventListener("click", (event) => select(headOf(event), true));
+  body.addEventListener("click", (event) => selectAndGo(headOf(event)));
   body.addEventListener("keydown", (event) => {
     const row = event.target.closest("tr");
     const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
-    if (event.key === "Enter" || event.key === " ") select(headOf(event), true);
+    if (event.key === "Enter" || event.key === " ") selectAndGo(headOf(event));
     else if (next) focusRow(next);
     else return;
     event.preventDefault();
