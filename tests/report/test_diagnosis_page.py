@@ -739,6 +739,28 @@ def test_what_it_looks_at_when_asked_has_the_fact_marked(probed_page: Page, aske
     assert probed_page.locator("#keys li").count() > 0
 
 
+def test_the_fact_begins_and_ends_where_its_span_does(tab: Page, probed: Diagnosis, tmp_path: Path) -> None:
+    probe = probed.probe
+    assert probe is not None
+    looked = probe.looked[-1]
+    start, stop = looked.span
+    keys = [start, stop - 1, start - 1, stop, 0, len(probe.haystack) - 1, len(probe.haystack), -1]
+    planted = replace(looked, keys=np.tile(keys, (len(looked.keys), 1)))
+    made = Diagnosis(
+        probed.subject, probed.question, probed.readings, probed.heads, replace(probe, looked=(planted,)), None
+    )
+    with opened(tab, made.save_html(tmp_path / "span.html")) as page:
+        last = len(probe.haystack) - 1
+        fact = "the fact"
+        tokens = [f"token {key:,}" for key in (start - 1, stop, last)]
+        expected = [fact, fact, tokens[0], tokens[1], "sink", tokens[2], "the question", "before the text"]
+        assert page.locator("#looked-keys .where").all_inner_texts() == expected
+        marked = page.locator("#looked-keys li").evaluate_all("all => all.map(li => li.matches('.in-fact'))")
+        assert marked == [True, True, *[False] * 6]
+        words = probe.haystack[start + 1 : stop][:6]
+        assert page.locator("#looked-keys li").first.locator(".after .fact").text_content() == "".join(words)
+
+
 def test_what_was_asked_stays_text_too(tab: Page, probed: Diagnosis, tmp_path: Path) -> None:
     assert probed.probe is not None
     looked = tuple(replace(each, question=evil(each.question)) for each in probed.probe.looked)

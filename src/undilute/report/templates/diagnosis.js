@@ -370,6 +370,10 @@ function measured(head, name) {
 }
 const sampledRows = (head, name) => ({ name: "sampled rows", look: "point", loose: true, points: scatter(head, name) });
 
+const forecastMeans = (target) =>
+  `The dot with its interval is the forecast at ${tokens(target)}, made the way that did best when checked. ` +
+  "The dashed line is only the fitted law continued.";
+
 function topWeightChart(head) {
   const { from, now, target } = reach(head);
   const lead = Math.log(head.ceiling_target / (1 - head.ceiling_target)) + Math.log(head.n_target - 1);
@@ -394,7 +398,7 @@ function topWeightChart(head) {
     described: spec.described.replace(". Arrow", ahead),
     y: { log: 10, range },
     mark: { at: target, value: head.top_target, low: head.top_target_low, high: head.top_target_high },
-    means: target > now ? `The dot with its interval is the forecast at ${tokens(target)}, made the way that did best when checked. The dashed line is only the fitted law continued.` : null,
+    means: target > now ? forecastMeans(target) : null,
     height: 330,
   };
 }
@@ -486,11 +490,15 @@ function answered({ when_right, when_wrong }) {
   ];
 }
 
+const withBand = (name, alpha) => ({
+  name, look: "together", colour: "var(--retrieval)", marker: "circle", points: points(alpha), band: band(alpha),
+});
+
 function alphaChart() {
   const mean = points(together.alpha);
   const chosen = finders.includes(state.head) ? [state.head] : [];
   const curves = [
-    { name: finders.length > 1 ? `mean of ${finders.length} heads, 95 %` : "its mean, 95 %", look: "together", colour: "var(--retrieval)", marker: "circle", points: mean, band: band(together.alpha) },
+    withBand(finders.length > 1 ? `mean of ${finders.length} heads, 95 %` : "the only head, 95 %", together.alpha),
     ...chosen.map((head) => ({ name: place(head), look: "chosen", points: points(head.asked.alpha) })),
     theLaw(mean),
     ...finders.map((head) => ({ name: "single heads", look: "single", silent: true, points: points(head.asked.alpha) })),
@@ -523,8 +531,7 @@ function answersChart() {
 
 function askedChart(head) {
   const line = points(head.asked.alpha);
-  const mean = { name: "α*, 95 %", look: "together", colour: "var(--retrieval)", marker: "circle", points: line, band: band(head.asked.alpha) };
-  const curves = [mean, ...answered(head.asked), theLaw(line)];
+  const curves = [withBand("α*, 95 %", head.asked.alpha), ...answered(head.asked), theLaw(line)];
   return { ...overLengths(`Attention on what is asked for, ${place(head)}`, curves, fromZero(curves)), height: 270 };
 }
 
@@ -545,10 +552,12 @@ function drawAsked() {
 function buildAsked() {
   if (!together) return;
   showTiles("together-facts", [...askedFacts(together), ["Found in", percent(together.share), "of haystacks, on average"]]);
-  byId("finders").append(...finders.map((head) =>
-    element("button", { type: "button", class: "plain", "data-head": head.index, title: `${place(head)}, ${scored(head.asked)}`, click: () => select(head) },
-      `${head.layer}.${head.head} `, element("span", { class: "small-figure" }, number(score(head)))),
-  ));
+  byId("finders").append(...finders.map((head) => {
+    const title = `${place(head)}, ${scored(head.asked)}`;
+    const button = { type: "button", class: "plain", "data-head": head.index, title, click: () => select(head) };
+    const figure = element("span", { class: "small-figure" }, number(score(head)));
+    return element("button", button, `${head.layer}.${head.head} `, figure);
+  }));
 }
 
 // ---------------------------------------------------------------- what the head looks at
@@ -595,9 +604,10 @@ function showLooked() {
   byId("looked").hidden = !shown;
   if (!shown) return;
   byId("looked-title").textContent = `What ${place(head).toLowerCase()} looks at when asked`;
-  byId("questions").replaceChildren(...probe.looked.map((each, i) =>
-    element("button", { type: "button", class: "plain", click: () => chooseQuestion(i) }, ...visible(each.question.join("").trim()), each.right ? " ✓" : " ✗"),
-  ));
+  byId("questions").replaceChildren(...probe.looked.map(({ question, right }, i) => {
+    const button = { type: "button", class: "plain", click: () => chooseQuestion(i) };
+    return element("button", button, ...visible(question.join("").trim()), right ? " ✓" : " ✗");
+  }));
   chooseQuestion(state.question);
 }
 
@@ -675,6 +685,8 @@ function gammaCell(head) {
   return element("span", {}, exponent(head.gamma), element("span", { class: "quiet" }, interval));
 }
 
+const longest = (head) => head.asked?.alpha.at(-1).value ?? null; // α* in the longest haystacks
+
 // value: what is sorted by; shown as its number, as `text` of it, or by `show` of the head.
 // first: the direction of the first click, 1 smallest first, −1 largest first.
 const COLUMNS = [
@@ -684,7 +696,7 @@ const COLUMNS = [
   { name: "share", label: "steady", value: (head) => head.share, first: -1, text: percent },
   ...(probe ? [
     { name: "score", label: "score", group: "when asked", value: score, first: -1 },
-    { name: "alpha", label: `α* at ${grouped(probe.lengths.at(-1))}`, group: "when asked", value: (head) => head.asked?.alpha.at(-1).value ?? null, first: -1 },
+    { name: "alpha", label: `α* at ${grouped(probe.lengths.at(-1))}`, group: "when asked", value: longest, first: -1 },
     { name: "auc", label: "AUC", group: "when asked", value: (head) => head.asked?.auc ?? null, first: -1 },
   ] : []),
   { name: "gamma", label: "γ (resampled)", value: (head) => head.gamma, first: -1, show: gammaCell },
