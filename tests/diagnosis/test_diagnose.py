@@ -186,7 +186,9 @@ def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tm
     head = content["heads"][HEADS.index("diluting")]
     layer = content["layers"][0]
     assert len(layer["n"]) == ROWS
-    assert len(layer["drawn"]) == len(head["points"]["top_weight_without_sink"]) == min(ROWS, diagnosis_data.MOST_POINTS)
+    assert (
+        len(layer["drawn"]) == len(head["points"]["top_weight_without_sink"]) == min(ROWS, diagnosis_data.MOST_POINTS)
+    )
     assert len(head["curves"]) == sum(each["drawn"] for each in content["measures"])
     assert all(len(line) == len(layer["bins"]) for lines in head["curves"] for line in lines)
     shown = content["heads"][HEADS.index("sink")]["shown"][-1]
