@@ -19,7 +19,7 @@
                 shown: [row, keys, weights]: the heaviest keys of some rows of the first window, as positions in
                 ``tokens``
     probe       null, or what was asked:
-                lengths, chance; recall [task, length, right [value, low, high], questions, haystacks]
+                lengths, chance; recall [task, label, length, right [value, low, high], questions, haystacks]
                 together: of the retrieval heads' mean attention, null without any: score [value, error, chance], share,
                 alpha, without_sink [length, value, low, high], ratio [length, value], law [gap, slope [value, low,
                 high]], auc, when_right, when_wrong [length, value]
@@ -121,7 +121,9 @@ def _probe(diagnosis: Diagnosis) -> dict[str, Any] | None:
     return {
         "lengths": list(probe.judged.lengths),
         "chance": _number(probe.found.chance),
-        "recall": [_plain(each._asdict() | {"right": each.right._asdict()}) for each in diagnosis.recalls],
+        "recall": [
+            _plain(each._asdict() | {"label": each.label, "right": each.right._asdict()}) for each in diagnosis.recalls
+        ],
         "together": _asked(diagnosis.together),
         "haystack": list(probe.haystack),
         "looked": [

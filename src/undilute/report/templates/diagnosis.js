@@ -5,7 +5,8 @@ const embedded = (id) => JSON.parse(byId(id).textContent);
 const data = embedded("overview");
 const { target } = data.question;
 const { probe } = data; // null if nothing was asked
-const together = probe?.together ?? null; // null if no head finds what is asked for
+const together = probe?.together ?? null; // null if no head steadily finds what is asked for
+const steady = data.heads.filter((head) => head.kind === "retrieval" && head.steady).length;
 const KINDS = data.kinds.map((each) => each.kind);
 const MEANINGS = Object.fromEntries(data.kinds.map((each) => [each.kind, each.meaning]));
 const MEASURES = Object.fromEntries(data.measures.map((each) => [each.name, each]));
@@ -498,7 +499,7 @@ function alphaChart() {
   const mean = points(together.alpha);
   const chosen = finders.includes(state.head) ? [state.head] : [];
   const curves = [
-    withBand(finders.length > 1 ? `mean of ${finders.length} heads, 95 %` : "the only head, 95 %", together.alpha),
+    withBand(steady > 1 ? `mean of ${steady} steady heads, 95 %` : "the one steady head, 95 %", together.alpha),
     ...chosen.map((head) => ({ name: place(head), look: "chosen", points: points(head.asked.alpha) })),
     theLaw(mean),
     ...finders.map((head) => ({ name: "single heads", look: "single", silent: true, points: points(head.asked.alpha) })),
@@ -513,7 +514,7 @@ function recallChart() {
   const tasks = [...new Set(probe.recall.map(({ task }) => task))];
   const curves = tasks.map((task, i) => {
     const own = probe.recall.filter((each) => each.task === task);
-    const name = `${task}: ${own[0].questions} questions in ${own[0].haystacks} ${own[0].haystacks === 1 ? "haystack" : "haystacks"}`;
+    const name = `${own[0].label}: ${own[0].questions} questions in ${own[0].haystacks} ${own[0].haystacks === 1 ? "haystack" : "haystacks"}`;
     const values = own.map(({ length, right }) => ({
       length, value: 100 * right.value, low: 100 * right.low, high: 100 * right.high,
     }));
