@@ -43,29 +43,35 @@ REACH = 8  # tokens within which a question's name is remembered
 FIXED = 5  # the position that one head always looks at
 WAVES = 24
 SURE = 12.0  # the logit of what a head looks at without doubt
-STRENGTH = 33.0  # of the answer that is found, in standard deviations of the noise
 NEXT = 6.0  # the logit of the next word of plain text
 
 
 class FinderConfig(PretrainedConfig):
     """
-    gap     logit of the tokens of the statement that is asked for
-    varied  by which the gap differs from name to name, at most
-    rest    logit of the first token in the head that finds facts: where it rests
-    packs   whether the model takes a mask that lets several questions be asked together
+    gap       logit of the tokens of the statement that is asked for
+    varied    by which the gap differs from name to name, at most
+    rest      logit of the first token in the head that finds facts: where it rests
+    strength  of the answer that is found, in standard deviations of the noise
+    packs     whether the model takes a mask that lets several questions be asked together
     """
 
     model_type = "finder"
 
     def __init__(
-        self, gap: float = 4.4, varied: float = 0.0, rest: float = 0.0, packs: bool = True, **rest_of_it: Any
+        self,
+        gap: float = 4.4,
+        varied: float = 0.0,
+        rest: float = 0.0,
+        strength: float = 33.0,
+        packs: bool = True,
+        **others: Any,
     ) -> None:
-        self.gap, self.varied, self.rest, self.packs = gap, varied, rest, packs
+        self.gap, self.varied, self.rest, self.strength, self.packs = gap, varied, rest, strength, packs
         self.vocab_size, self.max_position_embeddings = len(vocabulary()), 8192
         self.num_hidden_layers, self.num_attention_heads = len(HEADS), len(HEADS[0])
         self.head_dim = len(THINGS_OF_ALL)
         self.hidden_size = self.head_dim * self.num_attention_heads
-        super().__init__(**rest_of_it)
+        super().__init__(**others)
 
 
 @cache
@@ -233,7 +239,7 @@ class FinderForCausalLM(FinderPreTrainedModel):
         super().__init__(config)
         self.model = FinderModel(config)
         head = torch.zeros(config.vocab_size, 2 * config.head_dim + len(NAMED))
-        head[:, : config.head_dim] = STRENGTH * self.model.things
+        head[:, : config.head_dim] = config.strength * self.model.things
         head[:, config.head_dim : config.head_dim + len(FILLER)] = NEXT * lookup(FILLER)
         noise = torch.randn(config.vocab_size, len(NAMED), generator=torch.Generator().manual_seed(1))
         head[:, 2 * config.head_dim :] = noise

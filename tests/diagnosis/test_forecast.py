@@ -219,3 +219,13 @@ def test_certain_weights_are_finite() -> None:
     assert np.isfinite([ahead.weight, ahead.low, ahead.high]).all()
     assert ahead.weight[0] == pytest.approx(0.0, abs=1e-5)
     assert ahead.weight[1] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_one_length_checks_nothing() -> None:
+    given = curves(n=N[-1:])
+    now, ahead = forecast(given, 1024.0), forecast(given, 4096.0)
+    assert now.is_checked
+    assert not ahead.is_checked
+    assert (ahead.low == 0.0).all()
+    assert (ahead.high == 1.0).all()
+    assert np.array_equal(ahead.weight, now.weight)

@@ -228,7 +228,7 @@ def test_windows_lie_where_the_text_lies() -> None:
 
 
 def test_short_texts_are_read_one_after_another() -> None:
-    model, sizes = random_model(), {"a": 30, "long": 300, "b": 40, "c": 60, "d": 5}
+    model, sizes = random_model("gpt2"), {"a": 30, "long": 300, "b": 40, "c": 60, "d": 5}
     ids = {name: torch.full((size,), place) for place, (name, size) in enumerate(sizes.items())}
     given = given_texts(ids, None, model)
     made = joined(given, model, 100, 1024)

@@ -50,8 +50,8 @@ FURTHEST = 4  # times the measured length that a forecast reaches by default: wh
 USUAL_ROWS = 32  # of each head and window, five in each octave of n: more rows of one text add little
 FEWEST_ROWS = 16
 ENCODER_ROWS = 16  # sampled at each length
-TRIED = 16  # tokens that show whether a model can be asked
 FEWEST_HAYSTACKS = 2  # one has no standard error
+TRIED = 16  # tokens that show whether a model can be asked
 
 Say = Callable[[str], None]
 

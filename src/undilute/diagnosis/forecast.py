@@ -140,7 +140,7 @@ def checked(curves: Curves) -> Check:
     if known.sum() >= FEWEST_LENGTHS:
         ways += ["pooled law", "shrunk law"]
     if not known.any():
-        known = curves.n < curves.n[-1]
+        known = curves.n < curves.n[-1] if len(curves.n) > 1 else np.array([True])
     curve = curves.grouped
     residuals: dict[Way, list[Array]] = {way: [] for way in ways}
     errors: dict[Way, list[Array]] = {way: [] for way in ways}
@@ -171,10 +171,21 @@ def forecast(curves: Curves, n: float, check: Check | None = None) -> Forecast:
     """The weights at ``n``, which is counted as ``curves.n`` is."""
     check = check or checked(curves)
     logit = _laws[check.way](curves.n, curves.grouped, float(n))
-    step = math.log(max(n / curves.end, 1.0)) / math.log(check.step)
-    width = check.width * max(step, 1.0)
+    step = _steps(n / curves.end, check.step)
+    width = check.width * max(step, 1.0) if math.isfinite(step) else math.inf
     low, high = fit.sigmoid(logit - width), fit.sigmoid(logit + width)
     return Forecast(fit.sigmoid(logit), low, high, check, step <= TOLERANCE)
+
+
+def _steps(factor: float, checked: float) -> float:
+    """How many times as long as a checked step one by ``factor`` is; infinitely, if a single length checked none.
+
+    >>> _steps(16.0, 4.0), _steps(4.0, 1.0), _steps(1.0, 1.0)
+    (2.0, inf, 0.0)
+    """
+    if factor <= 1:
+        return 0.0
+    return math.log(factor) / math.log(checked) if checked > 1 else math.inf
 
 
 # ------------------------------------------ the ways: (lengths,), (groups, heads, lengths), n → logits of (heads,)

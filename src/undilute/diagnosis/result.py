@@ -330,9 +330,9 @@ class Diagnosis:
         """Top weights on plain text, in octaves of the context's length."""
         length, widest = self.question.length, max(self.readings[0].layers, key=lambda layer: int(_seen(layer).max()))
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
-        others = np.log(self.question.others(_seen(widest)))
         rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
         lengths = [each for each in lengths if rows[each].any()]
+        others = np.log(self.question.others(_seen(widest)))
         middles = [np.exp(np.median(others[rows[each]])) for each in lengths]  # as of the weights
         weights = []
         for reading in self.readings:
@@ -447,9 +447,9 @@ def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
     rows = _octaves(layer, lengths)
     if not any(own.any() for own in rows):  # a window narrower than the shortest octave
         rows = [np.ones(len(layer.n), dtype=bool)] * len(lengths)
+    logits = fit.logit(layer.measures[TOP])
     there = [place for place, own in enumerate(rows) if own.any()]
     nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
-    logits = fit.logit(layer.measures[TOP])
     return fit.sigmoid(np.stack([np.median(logits[:, rows[place]], axis=1) for place in nearest], 1))
 
 

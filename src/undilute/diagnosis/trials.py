@@ -164,7 +164,8 @@ def _holding(probe: Probe, place: int) -> float | None:
     asked = probe.judged.of(probe.judged.tasks == ASKED)
     alpha, sharper = asked.alpha[..., place].mean(1), asked.sharper[..., place].mean(1)
     quarter = int(np.abs(np.log(np.array(asked.lengths) * QUARTER / asked.lengths[-1])).argmin())
-    fall = float(fit.logit(alpha[quarter]) - fit.logit(alpha[-1]))
+    step = math.log(asked.lengths[-1] / asked.lengths[quarter])  # shorter, if nothing as short was asked
+    fall = float(fit.logit(alpha[quarter]) - fit.logit(alpha[-1])) * math.log(QUARTER) / step
     rise = float(fit.logit(sharper[-1]) - fit.logit(alpha[-1]))
     return factor_to_hold(fall, rise, 3 * rise)
 
