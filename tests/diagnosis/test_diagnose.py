@@ -185,8 +185,12 @@ def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tm
     assert len(content["tokens"]) == LENGTH
     head = content["heads"][HEADS.index("diluting")]
     layer = content["layers"][0]
-    assert len(layer["n"]) == len(head["points"]["top_weight_without_sink"]) == ROWS
-    assert all(len(line) == len(layer["bins"]) for lines in head["curves"].values() for line in lines)
+    assert len(layer["n"]) == ROWS
+    assert (
+        len(layer["drawn"]) == len(head["points"]["top_weight_without_sink"]) == min(ROWS, diagnosis_data.MOST_POINTS)
+    )
+    assert len(head["curves"]) == sum(each["drawn"] for each in content["measures"])
+    assert all(len(line) == len(layer["bins"]) for lines in head["curves"] for line in lines)
     shown = content["heads"][HEADS.index("sink")]["shown"][-1]
     assert shown["keys"][0] == 0  # the sink's head looks at the first token
     assert content["heads"][0]["shown"][-1]["keys"][0] == 3  # the sharp one at the needle

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.evaluation.tokenizers import PROSE, tokenizer
 from tests.models.attending import SIZES, VOCABULARY, random_model
-from undilute.diagnosis.windows import Text, Window, given_texts, length_of, split, spread
+from undilute.diagnosis.windows import Text, Window, given_texts, joined, length_of, split, spread
 from undilute.errors import InvalidValue
 from undilute.models.texts import encoded
 
@@ -225,3 +225,16 @@ def test_windows_lie_where_the_text_lies() -> None:
     given = Text("text", torch.zeros(300, dtype=torch.int64, device="meta"), MARKED, False)
     windows: list[Tensor] = [window.ids for window in spread(given, 0, 64, 2)]
     assert [window.device.type for window in windows] == ["meta", "meta"]
+
+
+def test_short_texts_are_read_one_after_another() -> None:
+    model, sizes = random_model("gpt2"), {"a": 30, "long": 300, "b": 40, "c": 60, "d": 5}
+    ids = {name: torch.full((size,), place) for place, (name, size) in enumerate(sizes.items())}
+    given = given_texts(ids, None, model)
+    made = joined(given, model, 100, 1024)
+    assert [(text.name, len(text.ids)) for text in made] == [("long", 300), ("a and 3 more", 135)]
+    assert made[1].ids.tolist() == [0] * 30 + [2] * 40 + [3] * 60 + [4] * 5
+    assert [text.name for text in joined(given[1:2], model, None, 1024)] == ["long"]
+    (everything,) = joined(given, model, 1000, 1024)
+    assert len(everything.ids) == sum(sizes.values())
+    assert sum(len(text.ids) for text in joined([given[1], given[4]], model, 100, 1024)) == 305

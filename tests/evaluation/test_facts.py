@@ -211,6 +211,23 @@ def test_half_of_the_shortest_is_text(task: str, kind: str) -> None:
         hiding.growing(hay, [least - 1], task, seed=(0,))
 
 
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("task", FACTS)
+def test_the_shortest_has_room_for_the_longest_words(task: str, kind: str) -> None:
+    used = tokenizer(kind)
+
+    def tokens(text: str) -> int:
+        return len(continuation(used, f" {text}"))
+
+    people, things = (OTHER_NAMES, OTHER_THINGS) if task.startswith("other") else (NAMES, THINGS)
+    name, thing = max(people, key=tokens), max(things, key=tokens)
+    hidden, asked = (
+        max(tokens(each.format(name=name, thing=thing)) for each in wordings)
+        for wordings in (WORDINGS[task], WORDINGS[task].values())
+    )
+    assert shortest(used, [task]) >= 2 * (8 * hidden + asked + len(beginning(used)))
+
+
 def test_what_cannot_grow_is_refused() -> None:
     used = tokenizer("every word")
     hay, hiding = Hay(used, PROSE[:1500]), Hiding(used)

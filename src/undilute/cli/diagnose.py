@@ -71,7 +71,8 @@ def diagnose_model(
             f"{'--quick' if quick else '--no-probe'} tries nothing; leave one of them out."
         )
     given = [*(text or []), *(more or [])]
-    files.check_writable(*filter(None, (html, as_json, as_csv, save_plan)), read=[*given, Path(model)])
+    read = [file for path in given for file in texts.meant(path)]
+    files.check_writable(*filter(None, (html, as_json, as_csv, save_plan)), read=[*read, Path(model)])
     for wanted, package, extra in (
         (html, "jinja2", "plot"),
         (as_csv, "pandas", "models"),

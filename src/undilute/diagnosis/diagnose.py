@@ -30,7 +30,7 @@ from undilute.diagnosis.result import Diagnosis, Subject, TextRead
 from undilute.diagnosis.retrieval import of_each
 from undilute.diagnosis.trials import Trials
 from undilute.diagnosis.verdicts import NEEDED, Question, Reading, verdicts
-from undilute.diagnosis.windows import WINDOWS, Text, TextsLike, Window, given_texts, length_of, split, spread
+from undilute.diagnosis.windows import WINDOWS, Text, TextsLike, Window, given_texts, joined, length_of, split, spread
 from undilute.errors import InvalidValue, UndiluteError
 from undilute.models.capture import Capture, X, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating, first_pass, forward_pass
@@ -86,7 +86,8 @@ def diagnose(
     ----------
     model : a Hugging Face causal language model or encoder (``undilute.models.load``)
     tokenizer : its tokenizer; None if ``text`` holds token ids, which are not probed then
-    text : a text, several, or several by name; each as text or as token ids (tokens,)
+    text : a text, several, or several by name; each as text or as token ids (tokens,). Those that are shorter than a
+        window are read one after another, as one
     length : tokens of a window, and of the longest haystack; by default 1,024, or as many as the texts and the model
         have
     target : the length to forecast; by default 4 times the length, which is what a forecast is checked by
@@ -130,7 +131,7 @@ def diagnose(
             f"haystacks = {haystacks}: must be at least {FEWEST_HAYSTACKS}, or chance cannot be told from a head that "
             "finds what is asked for."
         )
-    texts = given_texts(text, tokenizer, model, offset)
+    texts = joined(given_texts(text, tokenizer, model, offset), model, length, USUAL_LENGTH)
     length = length_of(texts, model, length, usual=USUAL_LENGTH)
     if target is not None and count("target", target) < length:
         raise InvalidValue(

@@ -203,10 +203,10 @@ def _pooled(n: Array, weights: Array, far: float) -> Array:
 def _shrunk(n: Array, weights: Array, far: float) -> Array:
     slopes = _slopes(n, weights)  # (groups, heads)
     own, pool = _mean(slopes), np.nanmedian(slopes)
-    between = np.nanvar(own)
+    between = float(np.nanvar(own))
     spread = _mean((slopes - own) ** 2) / max(len(slopes) - 1, 1)  # the squared standard error of each head's own
-    within = np.nanmean(spread) if len(slopes) > 1 else between
-    kept = max(float(between - within), 0.0) / max(float(between), 1e-12)
+    within = float(np.nanmean(spread)) if len(slopes) > 1 else between
+    kept = max(between - within, 0.0) / max(between, 1e-12)
     slope = pool + kept * (own - pool)
     return np.asarray(_no_change(n, weights, far) + np.nan_to_num(slope, nan=float(pool)) * math.log(far / n[-1]))
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 FINDING = ("facts", "facts", "facts", "facts-paraphrased")  # in turn
-JUDGING = ("other-facts", "other-facts", "other-facts", "other-facts-paraphrased")
-ASKED = "other-facts"  # whose recall and weights make the headline
+ASKED, PARAPHRASED = "other-facts", "other-facts-paraphrased"  # the first one's recall and weights make the headline
+JUDGING = (ASKED, ASKED, ASKED, PARAPHRASED)
 HAYSTACKS = 8  # of each set
 FINDING_LENGTH = 1024  # or the longest, if that is shorter
 OCTAVES = 3  # the shortest haystack is the longest one's 1 / 2³

@@ -272,8 +272,8 @@ class Diagnosis:
 
     @cached_property
     def together(self) -> Retrieval | None:
-        """What the retrieval heads do on average when asked; None without any."""
-        return self.heads.retrieval.asked
+        """What the steady retrieval heads do on average when asked; None without any."""
+        return self.heads.retrieval.steady.asked
 
     def recall(self) -> pandas.DataFrame:
         """One line per task and length: the share of questions answered rightly, with its interval over haystacks."""

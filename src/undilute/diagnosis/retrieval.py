@@ -17,7 +17,7 @@ from scipy.stats import norm, rankdata, t
 
 from undilute.diagnosis import fit
 from undilute.diagnosis.kinds import Thresholds
-from undilute.diagnosis.probe import ASKED, Array, Asked, Probe
+from undilute.diagnosis.probe import ASKED, PARAPHRASED, Array, Asked, Probe
 
 DRAWS = 400
 FEWEST_PAIRS = 20  # of a right and a wrong answer, or the AUC says nothing
@@ -46,6 +46,9 @@ class Law(NamedTuple):
     slope: Estimate
 
 
+LABELS = {ASKED: "asked in the same words", PARAPHRASED: "asked in other words"}
+
+
 class Recall(NamedTuple):
     """The share of questions of one task and length that were answered rightly, over some haystacks."""
 
@@ -54,6 +57,11 @@ class Recall(NamedTuple):
     right: Estimate
     questions: int
     haystacks: int
+
+    @property
+    def label(self) -> str:
+        """What is asked, in words."""
+        return LABELS.get(self.task, self.task)
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,40 @@ def _text(
     return Text(name, ids[offset:], tokenizer, not isinstance(text, str))
 
 
+def joined(given: Sequence[Text], model: PreTrainedModel, length: int | None, usual: int) -> list[Text]:
+    """The texts, with those that are shorter than a window read one after another, as one text.
+
+    Short ones are joined in their order until they fill a window; what is left over goes to the last text.
+    """
+    wanted = length or min(usual, readable_length(model))
+    made: list[list[Text]] = []
+    short: list[Text] = []
+    for text in given:
+        if len(text.ids) >= text.needs(wanted):
+            made.append([text])
+            continue
+        short.append(text)
+        if len(_one(short).ids) >= text.needs(wanted):
+            made.append(short)
+            short = []
+    if short and made:
+        made[-1] = [*made[-1], *short]
+    elif short:
+        made.append(short)
+    return [_one(parts) for parts in made]
+
+
+def _one(parts: Sequence[Text]) -> Text:
+    """Texts one after another, with an empty line between."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    between = [] if first.is_given or first.tokenizer is None else texts.encoded(first.tokenizer, "\n\n")
+    gap = torch.tensor(between, dtype=first.ids.dtype, device=first.ids.device)
+    ids = torch.cat([first.ids, *(each for part in parts[1:] for each in (gap, part.ids))])
+    return Text(f"{first.name} and {len(parts) - 1} more", ids, first.tokenizer, first.is_given)
+
+
 def length_of(given: Sequence[Text], model: PreTrainedModel, length: int | None, usual: int) -> int:
     """Tokens of a window: ``length`` if every text has so many; else what is usual, the model reads and all have."""
     if length is not None and count("length", length) < SHORTEST_LENGTH:

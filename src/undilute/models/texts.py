@@ -106,7 +106,7 @@ def read_each(paths: Sequence[Path]) -> dict[str, str]:
     seen: set[str] = set()
     for given in paths:
         is_folder, any_text = os.path.isdir(given), False
-        for path in _meant(given):
+        for path in meant(given):
             place = os.path.realpath(path) if os.path.exists(path) else str(path)
             if place not in seen:
                 text = files.read_text(path, HINT) if is_folder else read([path])
@@ -120,14 +120,14 @@ def read_each(paths: Sequence[Path]) -> dict[str, str]:
     return found
 
 
-def _meant(path: Path) -> list[Path]:
-    """The files that a path means."""
+def meant(path: Path) -> list[Path]:
+    """The files that a path means: itself, those in a folder, or those that match a pattern."""
     if os.path.isdir(path):
         return _inside(path)
     if PATTERN & set(str(path)) and not os.path.exists(path):
         matching = sorted(map(Path, glob.glob(str(path), recursive=True)))
-        if meant := [file for each in matching for file in (_inside(each) if each.is_dir() else [each])]:
-            return meant
+        if found := [file for each in matching for file in (_inside(each) if each.is_dir() else [each])]:
+            return found
         raise InvalidValue(f"no file matches {str(path)!r}: {HINT}.")
     return [path]
 

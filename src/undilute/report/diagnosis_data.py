@@ -7,18 +7,19 @@
     question    length, target, sinks, recent, seed, thresholds
     summary, caution, numbering   sentences, or null
     kinds       [kind, meaning, count, steady]: steady are those in two thirds of the windows or haystacks
-    measures    [name, label, formula, unit]
+    measures    [name, label, formula, unit, drawn]: drawn: whether heads have a curve of it
     tokens      the first window, a string for each token
-    layers      [index, name, heads, looks_ahead, is_cross, n, position, window, bins]: of each sampled row; bins are
-                the values of n at which curves are given; is_cross: the keys are another text's than the rows
+    layers      [index, name, heads, looks_ahead, is_cross, n, position, window, bins, drawn]: of each sampled row; bins
+                are the values of n at which curves are given, drawn the rows whose values are given as points: at most
+                48, even over n; is_cross: the keys are another text's than the rows
     heads       [layer, head, kind, plain_kind, share, gamma, …, factor, medians, asked, curves, points, shown]
                 asked: what the head does when asked for a fact, as ``probe.together``; null without a probe
-                curves: measure → [median, lower quartile, upper quartile], a value for each bin
-                points: measure → a value for each sampled row (top weight and effective keys, sink left out)
+                curves: for each of ``measures`` that is drawn: [median, lower and upper quartile], a value for each bin
+                points: measure → a value for each row in ``drawn`` (top weight and effective keys, sink left out)
                 shown: [row, keys, weights]: the heaviest keys of some rows of the first window, as positions in
                 ``tokens``
     probe       null, or what was asked:
-                lengths, chance; recall [task, length, right [value, low, high], questions, haystacks]
+                lengths, chance; recall [task, label, length, right [value, low, high], questions, haystacks]
                 together: of the retrieval heads' mean attention, null without any: score [value, error, chance], share,
                 alpha, without_sink [length, value, low, high], ratio [length, value], law [gap, slope [value, low,
                 high]], auc, when_right, when_wrong [length, value]
@@ -30,7 +31,7 @@
                 null without retrieval heads; is_checked
     trials      tried [label, heads, length, loss, recall, helps, sentence], advice, best (the label, or null);
                 loss and recall: before, after, difference, low, high, p_value
-Numbers have five significant digits; what is not finite is null.
+Numbers have five significant digits, those of curves, points and shown three; what is not finite is null.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ from undilute.measures import registry
 from undilute.models.capture import LayerSample
 
 SCHEMA = "undilute.diagnosis/3"
-BINS = 14
-SHOWN_ROWS = 8
+BINS = 8
+MOST_POINTS = 48  # of a head and measure
+SHOWN_ROWS = 6
+DRAWN_DIGITS = 3  # of what is only drawn: the bulk of the data
 POINTS = ("top_weight_without_sink", "n_eff_without_sink")
 
 
@@ -94,6 +97,7 @@ def data(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "measures": [
             {"name": name, "label": known[name].label, "formula": known[name].formula, "unit": known[name].unit}
+            | {"drawn": is_drawn(name)}
             for name in names
         ],
         "tokens": words,
@@ -117,7 +121,9 @@ def _probe(diagnosis: Diagnosis) -> dict[str, Any] | None:
     return {
         "lengths": list(probe.judged.lengths),
         "chance": _number(probe.found.chance),
-        "recall": [_plain(each._asdict() | {"right": each.right._asdict()}) for each in diagnosis.recalls],
+        "recall": [
+            _plain(each._asdict() | {"label": each.label, "right": each.right._asdict()}) for each in diagnosis.recalls
+        ],
         "together": _asked(diagnosis.together),
         "haystack": list(probe.haystack),
         "looked": [
@@ -227,6 +233,23 @@ def bins(n: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
     return [group for group in groups if group.any()]
 
 
+def is_drawn(measure: str) -> bool:
+    """Whether a measure's curve is given: not of weights under larger logits, which only the factor needs."""
+    return "doubled" not in measure and "quadrupled" not in measure
+
+
+def drawn_rows(n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which rows are drawn as points: all if there are few, else some that are spread evenly over those sorted by n.
+
+    Examples
+    --------
+    >>> drawn_rows(np.arange(500, 0, -1))[[0, 1, -1]]
+    array([  0,  11, 499])
+    """
+    some = np.linspace(0, len(n) - 1, min(MOST_POINTS, len(n))).round().astype(int)
+    return np.asarray(np.sort(np.argsort(n, kind="stable")[some]))
+
+
 def quartiles(layer: LayerSample) -> dict[str, NDArray[np.float64]]:
     """Each measure's median, lower and upper quartile in each bin: (3, heads, bins); NaN where nothing is finite."""
     values = np.stack(list(layer.measures.values()))  # (measures, heads, rows)
@@ -255,6 +278,7 @@ def _layer(layer: LayerSample) -> dict[str, Any]:
         "position": layer.position.tolist(),
         "window": layer.batch.tolist(),
         "bins": [_number(np.exp(np.log(layer.n[group]).mean())) for group in bins(layer.n)],
+        "drawn": drawn_rows(layer.n).tolist(),
     }
 
 
@@ -265,10 +289,13 @@ def _head(head: Head, layer: LayerSample, every: dict[str, NDArray[np.float64]])
         "sentence": head.sentence,
         "asked": _asked(head.asked),
     }
-    curves = {
-        name: [[_number(value) for value in line] for line in values[:, head.head]] for name, values in every.items()
-    }
-    points = {name: [_number(value) for value in layer.measures[name][head.head]] for name in POINTS}
+    curves = [
+        [[_drawn(value) for value in line] for line in values[:, head.head]]
+        for name, values in every.items()
+        if is_drawn(name)
+    ]
+    rows = drawn_rows(layer.n)
+    points = {name: [_drawn(value) for value in layer.measures[name][head.head, rows]] for name in POINTS}
     drawn = {"curves": curves, "points": points, "shown": _shown(head, layer)}
     return {key: _plain(value) for key, value in verdict.items()} | drawn
 
@@ -282,7 +309,7 @@ def _shown(head: Head, layer: LayerSample) -> list[dict[str, Any]]:
         {
             "row": int(row),
             "keys": layer.keys[head.head, row].tolist(),
-            "weights": [_number(weight) for weight in layer.key_weights[head.head, row]],
+            "weights": [_drawn(weight) for weight in layer.key_weights[head.head, row]],
         }
         for row in some
     ]
@@ -297,8 +324,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _number(value: float) -> float | None:
-    return float(f"{value:.5g}") if math.isfinite(value) else None
+def _number(value: float, digits: int = 5) -> float | None:
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def _drawn(value: float) -> float | None:
+    """Short: whole numbers without a point."""
+    short = _number(value, DRAWN_DIGITS)
+    return short if short is None or not short.is_integer() else int(short)
 
 
 def _version(package: str) -> str:

@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML file: what every head does over context length, to look at, sort, filter and click through.
+"""A diagnosis as one HTML file: what heads do when asked and over context length, to look at, sort and click through.
 
 Text of the model and of its input reaches the page as JSON whose marks are escaped, and the script puts it in as text
 only. The details of a layer are parsed when one of its heads is looked at.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
+from undilute.diagnosis.forecast import Forecast
 from undilute.diagnosis.result import Diagnosis
+from undilute.diagnosis.trials import LOSS_LIMIT
 from undilute.report import diagnosis_data, pages
 
 SCRIPTS = ("elements.js", "charts.js", "diagnosis.js")
@@ -31,11 +34,26 @@ def page(diagnosis: Diagnosis) -> str:
         data=data,
         limits=data["question"]["thresholds"],
         size=size(data["subject"]["parameters"]),
-        summary=diagnosis.summary,
-        numbering=diagnosis.numbering,
+        read=diagnosis_data.read(diagnosis),
+        windows=diagnosis.subject.windows,
+        ahead=_ahead(diagnosis),
+        loss_limit=LOSS_LIMIT,
         overview=embedded(data),
         details=[embedded(layer) for layer in _by_layer(details, data["layers"])],
     )
+
+
+def _ahead(diagnosis: Diagnosis) -> list[dict[str, str]]:
+    """Each forecast at the target: of a median head, with the sentence that says how it was checked."""
+    outlook = diagnosis.forecast()
+    named = {"Attention on what is asked for": outlook.alpha, "Top weight on plain text": outlook.top}
+    return [_forecast(what, found) for what, found in named.items() if found is not None]
+
+
+def _forecast(what: str, found: Forecast) -> dict[str, str]:
+    figures = {"middle": found.weight, "low": found.low, "high": found.high}
+    medians = {name: f"{median(values.tolist()):.2g}" for name, values in figures.items()}
+    return medians | {"what": what, "sentence": found.check.sentence}
 
 
 def size(parameters: int) -> str:

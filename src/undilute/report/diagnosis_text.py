@@ -62,7 +62,7 @@ def _asked(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     for task in dict.fromkeys(each.task for each in diagnosis.recalls):
         own = [each for each in diagnosis.recalls if each.task == task]
         cells = [f"{each.right.value:.0%} [{each.right.low:.0%}, {each.right.high:.0%}]" for each in own]
-        table.add_row(f"{task}, {own[0].questions} questions", *cells)
+        table.add_row(f"{own[0].label}, {own[0].questions} questions", *cells)
     yield table
     found = diagnosis.heads.retrieval[:SHOWN]
     if not found:

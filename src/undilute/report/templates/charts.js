@@ -3,10 +3,12 @@
 //
 // A chart is {described, x, y, curves, means, empty, height, now, mark, says}:
 //   described   for those who do not see it
-//   x, y        {label, log: base or 0, range: [from, to], ticks: [[value, text], …]}; range and ticks may be left out
-//   curves      [{name, look, colour, dashes, width, marker, hollow, points, band, boxes, shift, size, loose}]:
+//   x, y        {label, log: base or 0, range: [from, to], ticks: [[value, text], …]}; range and ticks may be left out;
+//               letters of y: room for a text of so many on the left at least, so that charts can stand under each other
+//   curves      [{name, look, colour, dashes, width, marker, hollow, points, band, boxes, shift, size, loose, silent}]:
 //               points are [x, y], those of a band [x, low, high], boxes [x, lowest, quartile, median, quartile, highest];
-//               look: classes of the style sheet; shift and size of boxes in units of the axis; loose: points, no line
+//               look: classes of the style sheet; shift and size of boxes in units of the axis; loose: points, no line;
+//               silent: not read at the pointer; curves of one name share their place in the legend
 //   means       what markers and lines mean; empty: what to say without curves
 //   now, mark   x up to which was measured; {at, value, low, high}, a forecast with its interval
 //   says        names any x and makes all lines readable there; without it only the given points are read
@@ -114,7 +116,7 @@ function drawing(plot, spec) {
   const rows = curves.flatMap(({ points = [], band = [], boxes = [] }) => [...points, ...band, ...boxes]);
   const box = { right: width - 18, top: spec.now ? 26 : 12, bottom: height - 26 };
   const y = axis(spec.y, rows.flatMap((row) => row.slice(1)), box.bottom, box.top);
-  box.left = 16 + LETTER * most(y.ticks.map(([, text]) => text.length));
+  box.left = 16 + LETTER * most([...y.ticks.map(([, text]) => text.length), spec.y.letters ?? 0]);
   const edge = (at, by) => (spec.x.log ? at * spec.x.log ** by : at + by);
   const edges = curves.flatMap(({ boxes = [], shift, size }) =>
     boxes.flatMap(([at]) => [edge(at, shift - size / 2), edge(at, shift + size / 2)]),
@@ -144,7 +146,7 @@ function axes(spec, x, y, box) {
     parts.push(
       shape("rect", { class: "beyond", ...beyond }),
       text("measured", { x: edge - 6, y: box.top - 9, "text-anchor": "end" }),
-      text("forecast", { x: edge + 6, y: box.top - 9 }),
+      text("not measured", { x: edge + 6, y: box.top - 9 }),
     );
   }
   for (const [value, name] of apart(y.ticks, y.at, () => 15)) {
@@ -256,7 +258,8 @@ function legend(plot, spec, show) {
     for (const each of key.children) each.setAttribute("aria-pressed", String(!plot.off.has(each.name)));
   };
   const switched = (change) => () => (change(), mark(), show());
-  for (const curve of drawn) {
+  const first = drawn.filter(({ name }, i) => drawn.findIndex((each) => each.name === name) === i);
+  for (const curve of first) {
     const { name } = curve;
     const toggle = () => plot.off.delete(name) || plot.off.add(name);
     const alone = () => {
@@ -274,7 +277,8 @@ function legend(plot, spec, show) {
 
 function follow(svg, spec, curves, x, box) {
   const cursor = svg.querySelector(".cursor");
-  const given = curves.flatMap(({ points = [], boxes = [] }) => [...points, ...boxes].map(([at]) => at));
+  const read = curves.filter(({ silent }) => !silent);
+  const given = read.flatMap(({ points = [], boxes = [] }) => [...points, ...boxes].map(([at]) => at));
   const stops = [...new Set(given)].sort((a, b) => a - b);
   if (!stops.length) return;
   let at = x.at(spec.now ?? stops.at(-1));
@@ -288,7 +292,7 @@ function follow(svg, spec, curves, x, box) {
     const frame = svg.getBoundingClientRect();
     const scale = frame.width / svg.viewBox.baseVal.width;
     const title = element("b", {}, spec.says ? spec.says(value) : `${spec.x.label}: ${exact(value)}`);
-    const pairs = (spec.says ? onLines(curves, value) : atPoint(curves, value)).map(([name, text]) =>
+    const pairs = (spec.says ? onLines(read, value) : atPoint(read, value)).map(([name, text]) =>
       element("div", { class: "pair" }, element("span", {}, name), element("b", {}, text)),
     );
     showTip([title, ...pairs], frame.left + at * scale, frame.top + box.top, live);
