@@ -199,6 +199,20 @@ def test_what_raises_the_loss_is_not_asked(model: FinderForCausalLM) -> None:
     assert "recall_after" not in blunt.plan.made
 
 
+def test_a_rise_of_recall_that_may_cost_too_much_is_no_help(model: FinderForCausalLM) -> None:
+    """The loss rises by more than the limit, but not surely so: it is asked, and not advised."""
+    both = {pattern("finder"): "temperature(T=0.6667)", pattern("local"): "temperature(T=1.47)"}
+    dear, cheap = trials(
+        model, Remedy("dear", both), Remedy("cheap", {pattern("finder"): both[pattern("finder")]})
+    ).tried
+    assert dear.loss.low is not None
+    assert dear.loss.low < LOSS_LIMIT < dear.loss.difference
+    assert dear.recall is not None
+    assert cheap.recall is not None
+    assert dear.recall.difference == cheap.recall.difference > 0.1
+    assert (dear.helps, cheap.helps) == (False, True)
+
+
 def test_where_nothing_helps_that_is_said(model: FinderForCausalLM) -> None:
     idle = Remedy("idle", {pattern("decoy"): "temperature(T=2)"})
     worse = Remedy("worse", {pattern("finder"): "temperature(T=4)"})
