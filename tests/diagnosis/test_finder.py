@@ -248,3 +248,11 @@ def test_the_model_is_what_it_says() -> None:
     loss = torch.nn.functional.cross_entropy(logits[0, :-1], ids[1:])
     assert float(loss) < 3.5 < math.log(model.config.vocab_size)
     assert len(FILLER) == 24
+
+
+def test_what_is_looked_at_stands_in_the_haystack_or_in_the_question_itself(plain: ud.Diagnosis) -> None:
+    probe = plain.probe
+    assert probe is not None
+    assert len(probe.looked) == 8
+    for looked in probe.looked:  # asked together: none of the keys is another question's
+        assert looked.keys.max() < len(probe.haystack) + len(looked.question)
