@@ -120,6 +120,12 @@ def recalls(asked: Asked, seed: int = 0) -> list[Recall]:
     return found
 
 
+def fall(asked: Asked, seed: int = 0) -> Estimate:
+    """By how much recall falls from the shortest haystacks to the longest, in pairs: they hide the same facts."""
+    by_haystack = _by_haystack(asked.right[..., None], asked)
+    return _estimates(by_haystack[:1] - by_haystack[-1:], seed)[0][0]
+
+
 def resampled(values: Array, seed: int, draws: int = DRAWS) -> Array:
     """(lengths, units, heads) → (draws, lengths, heads): the means of as many units, drawn again and again."""
     units = values.shape[1]
