@@ -81,6 +81,7 @@ def test_one_window_is_marked_and_nothing_untried_is_advised(made: ud.Diagnosis)
     assert made.caution == "One window of one text was read: on another, heads may be of other kinds."
     assert made.check.left_out == "nothing"
     assert "on the same window" in made.check.sentence
+    assert made.check.sentence.endswith("whether the 90% interval holds was not checked.")
     assert made.advice == "No advice: nothing was tried, because recall cannot be measured without the probe."
     assert made.why_no_probe == "there is no tokenizer to hide facts with."
     ids = torch.arange(900) % 60
@@ -261,6 +262,28 @@ def test_a_sliding_window_bounds_what_can_dilute() -> None:
     assert all(head.top_target == pytest.approx(head.top_now) for head in found.heads)
     assert all(head.top_target_low == head.top_target == head.top_target_high for head in found.heads)
     assert all(head.factor == 1.0 for head in found.heads)
+
+
+def test_a_window_that_is_wider_than_what_was_read_is_forecast_to_fill() -> None:
+    torch.manual_seed(0)
+    config = MistralConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        vocab_size=60,
+        sliding_window=384,
+        max_position_embeddings=512,
+    )
+    found = ud.diagnose(MistralForCausalLM(config).eval(), None, torch.arange(900) % 60, 256, 1024)
+    assert all(head.n_target == 384 for head in found.heads)
+    full, target = found.forecast(384).top, found.forecast().top
+    assert [head.top_target for head in found.heads] == pytest.approx(full.weight)
+    assert [head.top_target_low for head in found.heads] == pytest.approx(full.low)
+    assert (full.low < full.weight).all()
+    assert target.weight == pytest.approx(full.weight)
+    assert target.high == pytest.approx(full.high)
 
 
 def test_without_a_window_everything_is_seen_at_the_target() -> None:

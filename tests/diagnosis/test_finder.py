@@ -248,3 +248,21 @@ def test_the_model_is_what_it_says() -> None:
     loss = torch.nn.functional.cross_entropy(logits[0, :-1], ids[1:])
     assert float(loss) < 3.5 < math.log(model.config.vocab_size)
     assert len(FILLER) == 24
+
+
+def test_what_is_looked_at_stands_in_the_haystack_or_in_the_question_itself(plain: ud.Diagnosis) -> None:
+    probe = plain.probe
+    assert probe is not None
+    assert len(probe.looked) == 8
+    for looked in probe.looked:  # asked together: none of the keys is another question's
+        assert looked.keys.max() < len(probe.haystack) + len(looked.question)
+
+
+def test_a_forecast_that_is_checked_only_on_plain_text_says_so() -> None:
+    """Facts were asked for at 256 and 512 tokens: that checks a step of 2, plain text one of 4."""
+    found = diagnosed(512)
+    ahead = found.forecast(2048)
+    assert ahead.alpha is not None
+    assert (ahead.top.is_checked, ahead.alpha.is_checked, ahead.is_checked) == (True, False, False)
+    assert ahead.summary.endswith("For what is asked for, 2,048 tokens are beyond what was checked.")
+    assert found.forecast(1024).is_checked

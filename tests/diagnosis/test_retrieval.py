@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,8 @@ def test_a_fall_is_one_of_the_same_questions() -> None:
 def test_all_right_or_all_wrong(right: float) -> None:
     judged = asked(right=right)
     for each in retrieval.recalls(judged):
-        assert each.right == (right, right, right)
+        least = 3 / each.questions  # of which nothing was seen, and which may still be
+        assert each.right == pytest.approx((right, 1 - least, 1.0) if right else (right, 0.0, least))
     for found in retrieval.of_each(probe(judged)):
         assert found.auc is None
         assert set(found.when_right) == (set(LENGTHS) if right else set())
@@ -260,3 +262,14 @@ def test_weights_of_zero_and_one_are_finite() -> None:
         assert math.isfinite(found.law.gap)
         assert found.law.slope.value == pytest.approx(0.0, abs=1e-9)
         assert all(math.isfinite(ratio) for ratio in found.ratio.values())
+
+
+def test_a_fall_of_recall_is_taken_in_pairs() -> None:
+    """Haystacks differ by much; each loses one of its eight questions. The intervals of the levels overlap."""
+    judged = asked(tasks=("other-facts",))
+    right = np.arange(64) % 8 < np.repeat([1, 2, 4, 5, 6, 7, 8, 8], 8)
+    short = right.astype(float)
+    long = (np.arange(64) % 8 < np.repeat([0, 1, 3, 4, 5, 6, 7, 7], 8)).astype(float)
+    fallen = retrieval.recall_fall(replace(judged, right=np.stack([short, short, long])))
+    assert fallen == pytest.approx((1 / 8, 1 / 8, 1 / 8))
+    assert retrieval.recall_fall(replace(judged, right=np.stack([long, short, long]))) == pytest.approx((0, 0, 0))

@@ -8,9 +8,10 @@ texts, and compared with that text at the full length; each text is left out onc
     shrunk law      each head by its own slope, drawn towards the median as far as slopes differ from text to text
 
 One of the laws is used only if its median error is at least 15 % below that of "no change". The interval is conformal:
-as wide as the errors on left-out texts were, so that its coverage is what it says while the step is the same, a factor
-of 4. A step that is longer gets an interval wider in proportion to its logarithm, and is marked. Where too few lengths
-were measured, less is checked: a factor of 2. Every text counts alike, however many windows it has.
+as wide as the errors on left-out texts were, so that on average over texts and heads it covers what it says, while the
+step is the same, a factor of 4. A step that is longer gets an interval wider in proportion to its logarithm, and is
+marked. Where too few lengths were measured, less is checked: a factor of 2. Every text counts alike, however many
+windows it has.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Check:
     ----------
     way : which one is used
     errors : way → median |ln(forecast / measured)|
-    coverage : the share of left-out weights within the interval, which was made without their text
+    coverage : the share of left-out weights within the interval, if it is as wide as the other texts' errors; where
+        nothing was left out, of the weights that it was made from
     width : half the interval, in logits, for a step as long as the one that was checked
     left_out : texts or windows; "nothing" if there was only one, and the same rows were used for fit and check
     length : at which it was checked
@@ -109,10 +111,10 @@ class Check:
             found = f"median error ×{math.exp(plain):.2f}{better}"
         else:
             found = f"median error ×{math.exp(own):.2f}, no-change ×{math.exp(plain):.2f}"
-        return (
-            f"{self.way}, validated to {self.length:,} {beside}: {found}; coverage {self.coverage:.0%} of a "
-            f"{CONFIDENCE:.0%} interval."
-        )
+        held = f"the {CONFIDENCE:.0%} interval covered {self.coverage:.0%}"
+        if self.left_out == "nothing":
+            held = f"whether the {CONFIDENCE:.0%} interval holds was not checked"
+        return f"{self.way}, validated to {self.length:,} {beside}: {found}; {held}."
 
 
 @dataclass(frozen=True, eq=False)

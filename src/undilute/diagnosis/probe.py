@@ -45,7 +45,7 @@ FINDING_LENGTH = 1024  # or the longest, if that is shorter
 OCTAVES = 3  # the shortest haystack is the longest one's 1 / 2³
 CHUNK = 80  # tokens
 TEMPERATURE = 0.05
-SHARPER = 2.0  # the factor on logits whose effect on α* is kept, for advice
+SHARPER = 2.0  # the factor on logits whose effect on α* is kept, for remedies
 EXAMPLES = 8  # keys that are kept of a row
 MUCH = 2  # a text so many times as long as a haystack has room for it, however its sentences are tokenised
 
@@ -66,6 +66,7 @@ class Asked:
     sharper : the same if the logits were twice as large
     sink : attention on the first tokens
     score : the contrastive score
+    chance : that of a head that looks anywhere, at the shortest length
     """
 
     lengths: tuple[int, ...]
@@ -224,14 +225,8 @@ class _Asking:
         seed: int,
         tell: Progress,
     ) -> None:
-        self.model, self.tokenizer, self.plan, self.sinks, self.seed, self.tell = (
-            model,
-            tokenizer,
-            plan,
-            sinks,
-            seed,
-            tell,
-        )
+        self.model, self.tokenizer, self.plan = model, tokenizer, plan
+        self.sinks, self.seed, self.tell = sinks, seed, tell
         self.hiding = Hiding(tokenizer)
         self.hay = [Hay(tokenizer, text.prose()) for text in texts]
         self.done, self.keep = 0, False

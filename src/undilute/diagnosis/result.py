@@ -113,7 +113,14 @@ class Outlook:
         parts.append(f"Top weight on plain text: {_forecast(self.top)}")
         if not self.top.is_checked:
             parts.append(f"{self.n:,} tokens are beyond what was checked.")
+        elif not self.is_checked:
+            parts.append(f"For what is asked for, {self.n:,} tokens are beyond what was checked.")
         return " ".join(parts)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the step to ``n`` is no longer than those that were checked, in both forecasts."""
+        return self.top.is_checked and (self.alpha is None or self.alpha.is_checked)
 
     def frame(self) -> pandas.DataFrame:
         """One line per head: its forecast with its interval; α* where it finds what is asked for."""
@@ -199,6 +206,7 @@ class Diagnosis:
         alpha = list(together.alpha.values())
         begin, end = alpha[0].value, alpha[-1].value
         gamma = math.log(max(begin, TINY) / max(end, TINY)) / math.log(last.length / first.length)
+        gamma = round(gamma, 2) + 0.0  # not −0.00
         one = len(found) == 1
         return (
             f"{len(found):,} of {every:,} heads {'finds' if one else 'find'} what is asked for. {span} "
@@ -240,8 +248,8 @@ class Diagnosis:
                 f"tokens and {long.right.value:.0%} at {long.length:,}."
             )
         return (
-            f"{self.trials.advice} Up to {long.length:,} tokens recall does not clearly fall: length is not what "
-            "hurts here. A larger length shows whether it does further on."
+            f"{self.trials.advice} Up to {long.length:,} tokens recall does not clearly fall. A larger length shows "
+            "whether it does further on."
         )
 
     @property
@@ -317,8 +325,20 @@ class Diagnosis:
         return Outlook(n, self.heads, self._ahead(n), finding, alpha)
 
     def _ahead(self, n: int) -> Forecast:
-        """Top weights on plain text at ``n`` tokens."""
-        return forecast(self._top_curves, float(self.question.others(n)), self.check)
+        """Top weights on plain text at ``n`` tokens; those of heads with a sliding window at what they see then."""
+
+        def at(keys: int) -> Forecast:
+            return forecast(self._top_curves, float(self.question.others(keys)), self.check)
+
+        ahead = at(n)
+        weight, low, high = ahead.weight.copy(), ahead.low.copy(), ahead.high.copy()
+        widths = np.array([head.n_target if head.n_target < self.question.target else n for head in self.heads])
+        for width in np.unique(widths[widths < n]):
+            own, some = at(max(int(width), self.question.length)), widths == width
+            grows = width > self.question.length  # else nothing more is seen than was measured
+            weight[some] = own.weight[some]
+            low[some], high[some] = (own.low[some], own.high[some]) if grows else (own.weight[some], own.weight[some])
+        return replace(ahead, weight=weight, low=low, high=high)
 
     @cached_property
     def check(self) -> Check:
@@ -360,9 +380,7 @@ class Diagnosis:
         made = []
         for index, head in enumerate(heads):
             here = float(now.weight[index])
-            expected = [float(each[index]) for each in (ahead.weight, ahead.low, ahead.high)]
-            if head.n_target < self.question.target:  # a sliding window: nothing more is seen
-                expected = [here] * 3
+            expected = (float(each[index]) for each in (ahead.weight, ahead.low, ahead.high))
             weight, low, high = (min(each, head.ceiling_target) for each in expected)
             made.append(replace(head, top_now=here, top_target=weight, top_target_low=low, top_target_high=high))
         return Heads(made, self.probe)

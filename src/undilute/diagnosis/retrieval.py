@@ -117,8 +117,18 @@ def recalls(asked: Asked, seed: int = 0) -> list[Recall]:
         some = asked.of(asked.tasks == task)
         by_haystack = _by_haystack(some.right[..., None], some)  # (lengths, haystacks, 1)
         for length, right in zip(some.lengths, _estimates(by_haystack, seed)[0], strict=True):
-            found.append(Recall(task, length, right, len(some.tasks), by_haystack.shape[1]))
+            found.append(
+                Recall(task, length, _never_certain(right, len(some.tasks)), len(some.tasks), by_haystack.shape[1])
+            )
     return found
+
+
+def _never_certain(share: Estimate, questions: int) -> Estimate:
+    """All or none of the questions say nothing about their spread: 3 in so many could still be otherwise."""
+    rest = min(3 / questions, 1.0)
+    if share.value >= 1:
+        return Estimate(share.value, 1 - rest, 1.0)
+    return Estimate(share.value, 0.0, rest) if share.value <= 0 else share
 
 
 def recall_fall(asked: Asked, seed: int = 0) -> Estimate:

@@ -24,7 +24,6 @@ NEEDED = (
     "top_weight_quadrupled_without_sink",
     "n_eff_without_sink",
     "logit_spread",
-    "lead_without_sink",
     "sink_share",
     "recent_share_without_sink",
 )
@@ -295,7 +294,7 @@ def _verdict(
     shares: dict[Kind, float],
 ) -> Head:
     kind_of = kind(Evidence(**evidence), question.thresholds)
-    fall = numbers.pop("fall") if sees > int(layer.n.max()) else 0.0
+    fall = numbers["fall"] if sees > int(layer.n.max()) else 0.0
     return Head(
         layer=layer.index,
         head=head,

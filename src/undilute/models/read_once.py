@@ -12,6 +12,7 @@ import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -38,7 +39,7 @@ class LastRow:
     Attributes
     ----------
     layer : the layer's name in the model, as of :class:`undilute.models.capture.LayerSample`
-    weights : (heads, keys), 0 where hidden
+    weights : (heads, keys), 0 where hidden; the keys of the text and, after them, those of the question
     first : index of the key of the text's first token; below 0 if a cache has dropped it
     """
 
@@ -90,7 +91,8 @@ class ReadOnce:
 
     def attended(self, question: Tensor) -> Answered:
         """Logits as of :meth:`ask`, and each layer's attention from the question's last token."""
-        seen = _Seen([-1], 0 if self.cache is None else self.ids.shape[1])
+        before = 0 if self.cache is None else self.ids.shape[1]
+        seen = _Seen([self.ids.shape[1] - before + len(question)], before)
         with watch(self.model, seen):
             logits = self.ask(question)
         return Answered(logits, seen.rows(0))
@@ -123,7 +125,7 @@ class ReadOnce:
 
     def attended_together(self, questions: Sequence[Tensor]) -> list[Answered]:
         """The same, with each layer's attention from each question's last token."""
-        seen = _Seen(_ends(questions).tolist(), self.ids.shape[1])
+        seen = _Seen([len(each) for each in questions], self.ids.shape[1])
         with watch(self.model, seen):
             logits = self.ask_together(questions)
         return [Answered(each, seen.rows(place)) for place, each in enumerate(logits)]
@@ -214,25 +216,32 @@ def _alike(one: Tensor, other: Tensor, within: float) -> bool:
 
 
 class _Seen:
-    """Keeps some rows of every attention call.
+    """Keeps the last row of each question in every attention call.
 
     Parameters
     ----------
-    queries : indices of the rows
+    sizes : tokens of each question; they stand one after another
     before : tokens that were read before this pass
     """
 
-    def __init__(self, queries: Sequence[int], before: int) -> None:
-        self.queries, self.before = queries, before
+    def __init__(self, sizes: Sequence[int], before: int) -> None:
+        self.sizes, self.stops, self.before = sizes, list(accumulate(sizes)), before
         self.calls: dict[Run, tuple[Tensor, int]] = {}
 
     def __call__(self, call: WatchedCall) -> None:
         check_whole(call)
         if not call.is_repeat and not call.is_cross:
-            rows = torch.tensor([query % call.queries for query in self.queries], device=call.query.device)
+            last = [(stop - 1 - self.stops[-1]) % call.queries for stop in self.stops]
+            rows = torch.tensor(last, device=call.query.device)
             first = call.keys - call.queries - self.before
             self.calls[call.run] = call.weights(0, rows).float().cpu(), first
 
     def rows(self, place: int) -> list[LastRow]:
-        named = zip(layer_names(self.calls), self.calls.values(), strict=True)
-        return [LastRow(name, weights[:, place], first) for name, (weights, first) in named]
+        """What each layer attends to from the last token of one question; the keys of the others are left out."""
+        stop = self.stops[place]
+        start = stop - self.sizes[place]
+        found = []
+        for name, (weights, first) in zip(layer_names(self.calls), self.calls.values(), strict=True):
+            text, row = first + self.before, weights[:, place]
+            found.append(LastRow(name, torch.cat([row[:, :text], row[:, text + start : text + stop]], -1), first))
+        return found
