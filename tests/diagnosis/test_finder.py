@@ -15,6 +15,7 @@ from tests.diagnosis.finder import FILLER, FINDER, HEADS, PLAIN, filler, finder,
 from undilute.diagnosis import probe as probing
 from undilute.diagnosis.probe import Asked, chunk_borders
 from undilute.diagnosis.windows import given_texts
+from undilute.evaluation.words import OTHER_THINGS, THINGS
 
 LENGTH = 1024
 LENGTHS = (256, 512, 1024)
@@ -211,6 +212,17 @@ def test_a_length_without_room_for_two_is_refused_or_said() -> None:
         found.recall()
     with pytest.raises(ud.InvalidValue, match="was not asked"):
         _ = found.heads[0].alpha
+
+
+def test_a_text_that_facts_cannot_be_hidden_in_is_read_all_the_same() -> None:
+    """It holds every word that could be asked for."""
+    text = f"{' '.join((*THINGS, *OTHER_THINGS))}. " * 40
+    found = ud.diagnose(finder(), tokenizer(), text, 512, haystacks=2)
+    assert found.probe is None
+    assert "0 of" in str(found.why_no_probe)
+    assert found.advice.startswith("No advice: nothing was tried, because recall cannot be measured")
+    with pytest.raises(ud.InvalidValue, match="0 of"):
+        ud.diagnose(finder(), tokenizer(), text, 512, haystacks=2, probe=True)
 
 
 def test_probe_false_asks_nothing() -> None:
