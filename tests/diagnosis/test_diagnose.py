@@ -263,6 +263,16 @@ def test_a_sliding_window_bounds_what_can_dilute() -> None:
     assert all(head.factor == 1.0 for head in found.heads)
 
 
+def test_rows_that_see_fewer_keys_than_the_shortest_octave_are_diagnosed() -> None:
+    """Doge selects eight keys for every row."""
+    found = ud.diagnose(built("doge"), None, tokens(300), 128)
+    ahead = found.forecast()
+    assert np.isfinite(ahead.top.weight).all()
+    assert not ahead.top.is_checked
+    assert "beyond what was checked" in ahead.summary
+    json.loads(diagnosis_data.to_json(found))
+
+
 def test_without_a_window_everything_is_seen_at_the_target() -> None:
     found = ud.diagnose(small(), None, torch.arange(256) % 60, target=512)
     assert all(head.n_target == 512 for head in found.heads)

@@ -15,7 +15,9 @@ from tests.diagnosis.finder import FILLER, FINDER, HEADS, PLAIN, filler, finder,
 from undilute.diagnosis import probe as probing
 from undilute.diagnosis.probe import Asked, chunk_borders
 from undilute.diagnosis.windows import given_texts
+from undilute.evaluation.haystacks import shortest
 from undilute.evaluation.words import OTHER_THINGS, THINGS
+from undilute.report import diagnosis_data
 
 LENGTH = 1024
 LENGTHS = (256, 512, 1024)
@@ -181,6 +183,18 @@ def test_the_weight_on_the_fact_is_forecast_by_the_law_that_it_follows() -> None
 
 
 # ---------------------------------------------------------------- what is planned and asked
+
+
+def test_a_step_that_only_plain_text_was_checked_for_is_marked() -> None:
+    """At two lengths, the weight on the fact is checked from a half to the whole; the usual target is further."""
+    length = 2 * shortest(tokenizer(), sorted({*probing.FINDING, *probing.JUDGING}))
+    found = ud.diagnose(finder(), tokenizer(), filler(0), length, quick=True, haystacks=2)
+    ahead = found.forecast()
+    assert ahead.alpha is not None
+    assert (ahead.top.is_checked, ahead.alpha.is_checked, ahead.is_checked) == (True, False, False)
+    assert f"For attention on what is asked for, {4 * length:,} tokens are beyond what was checked." in ahead.summary
+    assert diagnosis_data.data(found)["forecast"]["is_checked"] is False
+    assert "beyond" not in found.forecast(length).summary
 
 
 def test_without_a_head_that_finds_anything_the_summary_says_so() -> None:

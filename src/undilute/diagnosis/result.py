@@ -105,6 +105,11 @@ class Outlook:
         return f"Outlook at {self.n:,} tokens: {self.summary}"
 
     @property
+    def is_checked(self) -> bool:
+        """Whether no forecast looks further ahead than it was checked to."""
+        return self.top.is_checked and (self.alpha is None or self.alpha.is_checked)
+
+    @property
     def summary(self) -> str:
         """The forecasts and how they were checked, in a few sentences."""
         parts = []
@@ -113,6 +118,8 @@ class Outlook:
         parts.append(f"Top weight on plain text: {_forecast(self.top)}")
         if not self.top.is_checked:
             parts.append(f"{self.n:,} tokens are beyond what was checked.")
+        elif self.alpha is not None and not self.alpha.is_checked:
+            parts.append(f"For attention on what is asked for, {self.n:,} tokens are beyond what was checked.")
         return " ".join(parts)
 
     def frame(self) -> pandas.DataFrame:
@@ -331,9 +338,10 @@ class Diagnosis:
         length, widest = self.question.length, max(self.readings[0].layers, key=lambda layer: int(_seen(layer).max()))
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
         rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
-        lengths = [each for each in lengths if rows[each].any()]
+        lengths = [each for each in lengths if rows[each].any()] or [length]  # no row may see even the shortest
+        rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
         others = np.log(self.question.others(_seen(widest)))
-        middles = [np.exp(np.median(others[rows[each]])) for each in lengths]  # as of the weights
+        middles = [np.exp(np.median(others[rows[each]] if rows[each].any() else others)) for each in lengths]
         weights = []
         for reading in self.readings:
             parts = [_medians(layer, lengths) for layer in reading.layers]

@@ -176,7 +176,7 @@ def _forecast(diagnosis: Diagnosis) -> dict[str, Any]:
     def check(found: Forecast | None) -> dict[str, Any] | None:
         return None if found is None else _plain(asdict(found.check)) | {"sentence": found.check.sentence}
 
-    return {"top": check(ahead.top), "alpha": check(ahead.alpha), "is_checked": ahead.top.is_checked}
+    return {"top": check(ahead.top), "alpha": check(ahead.alpha), "is_checked": ahead.is_checked}
 
 
 def _trials(diagnosis: Diagnosis) -> dict[str, Any]:
