@@ -175,6 +175,9 @@ def test_the_summary_says_how_many_and_how_much(made: ud.Diagnosis) -> None:
     )
     seldom = replace(one, share=0.6)  # not in two thirds of the windows
     assert of(seldom, other).startswith("1 of 2 heads dilutes")
+    assert of(seldom, sharp) == (
+        "None of 2 heads dilutes steadily: 1 does, but in less than two thirds of the windows."
+    )
 
 
 def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tmp_path: Path) -> None:

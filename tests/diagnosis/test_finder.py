@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 import undilute as ud
 from tests.diagnosis.finder import FILLER, FINDER, HEADS, PLAIN, filler, finder, tokenizer
+from undilute.diagnosis import Heads
 from undilute.diagnosis import probe as probing
 from undilute.diagnosis.probe import Asked, chunk_borders
 from undilute.diagnosis.windows import given_texts
@@ -195,6 +197,14 @@ def test_a_step_that_only_plain_text_was_checked_for_is_marked() -> None:
     assert f"For attention on what is asked for, {4 * length:,} tokens are beyond what was checked." in ahead.summary
     assert diagnosis_data.data(found)["forecast"]["is_checked"] is False
     assert "beyond" not in found.forecast(length).summary
+
+
+def test_a_head_that_finds_facts_in_a_few_haystacks_is_not_said_to_find_none(plain: ud.Diagnosis) -> None:
+    seldom = [replace(head, share=0.5) for head in plain.heads]
+    found = ud.Diagnosis(plain.subject, plain.question, plain.readings, Heads(seldom, plain.probe), plain.probe)
+    assert found.summary.startswith(
+        "None of 8 heads finds what is asked for steadily: 1 finds it, but in less than two thirds of the haystacks. "
+    )
 
 
 def test_without_a_head_that_finds_anything_the_summary_says_so() -> None:

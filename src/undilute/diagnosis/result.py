@@ -202,7 +202,8 @@ class Diagnosis:
         span = f"From {first.length:,} to {last.length:,} tokens"
         together = found.asked
         if together is None:
-            return f"None of {every:,} heads finds what is asked for. {span} {recall}."
+            seldom = _seldom(self.heads.retrieval, "finds it", "find it", "haystacks")
+            return f"None of {every:,} heads finds what is asked for{seldom}. {span} {recall}."
         alpha = list(together.alpha.values())
         begin, end = alpha[0].value, alpha[-1].value
         gamma = math.log(max(begin, TINY) / max(end, TINY)) / math.log(last.length / first.length)
@@ -216,7 +217,7 @@ class Diagnosis:
     def _plain_summary(self) -> str:
         some, every = self.heads.diluting.steady, len(self.heads)
         if not some:
-            return f"None of {every:,} heads dilutes."
+            return f"None of {every:,} heads dilutes{_seldom(self.heads.diluting, 'does', 'do', 'windows')}."
         now, target = (median(getattr(head, at) for head in some) for at in ("top_now", "top_target"))
         one = len(some) == 1
         return (
@@ -459,6 +460,13 @@ def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
     there = [place for place, own in enumerate(rows) if own.any()]
     nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
     return fit.sigmoid(np.stack([np.median(logits[:, rows[place]], axis=1) for place in nearest], 1))
+
+
+def _seldom(some: Heads, one: str, several: str, units: str) -> str:
+    """What is to be said of heads that are of a kind, but not steadily; nothing without any."""
+    if not some:
+        return ""
+    return f" steadily: {len(some):,} {one if len(some) == 1 else several}, but in less than two thirds of the {units}"
 
 
 def _goes(before: float, after: float, form: str) -> str:
