@@ -176,6 +176,9 @@ def test_the_summary_says_how_many_and_how_much(made: ud.Diagnosis) -> None:
     )
     seldom = replace(one, share=0.6)  # not in two thirds of the windows
     assert of(seldom, other).startswith("1 of 2 heads dilutes")
+    assert of(seldom, sharp) == (
+        "None of 2 heads dilutes steadily: 1 does, but in less than two thirds of the windows."
+    )
 
 
 def test_json_has_a_schema_and_no_numbers_that_json_lacks(made: ud.Diagnosis, tmp_path: Path) -> None:
@@ -284,6 +287,16 @@ def test_a_window_that_is_wider_than_what_was_read_is_forecast_to_fill() -> None
     assert (full.low < full.weight).all()
     assert target.weight == pytest.approx(full.weight)
     assert target.high == pytest.approx(full.high)
+
+
+def test_rows_that_see_fewer_keys_than_the_shortest_octave_are_diagnosed() -> None:
+    """Doge selects eight keys for every row."""
+    found = ud.diagnose(built("doge"), None, tokens(300), 128)
+    ahead = found.forecast()
+    assert np.isfinite(ahead.top.weight).all()
+    assert not ahead.top.is_checked
+    assert "beyond what was checked" in ahead.summary
+    json.loads(diagnosis_data.to_json(found))
 
 
 def test_without_a_window_everything_is_seen_at_the_target() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,13 @@ from numpy.typing import NDArray
 
 import undilute as ud
 from tests.diagnosis.finder import FILLER, FINDER, HEADS, PLAIN, filler, finder, tokenizer
+from undilute.diagnosis import Heads
 from undilute.diagnosis import probe as probing
 from undilute.diagnosis.probe import Asked, chunk_borders
 from undilute.diagnosis.windows import given_texts
+from undilute.evaluation.haystacks import shortest
+from undilute.evaluation.words import OTHER_THINGS, THINGS
+from undilute.report import diagnosis_data
 
 LENGTH = 1024
 LENGTHS = (256, 512, 1024)
@@ -182,6 +187,26 @@ def test_the_weight_on_the_fact_is_forecast_by_the_law_that_it_follows() -> None
 # ---------------------------------------------------------------- what is planned and asked
 
 
+def test_a_step_that_only_plain_text_was_checked_for_is_marked() -> None:
+    """At two lengths, the weight on the fact is checked from a half to the whole; the usual target is further."""
+    length = 2 * shortest(tokenizer(), sorted({*probing.FINDING, *probing.JUDGING}))
+    found = ud.diagnose(finder(), tokenizer(), filler(0), length, quick=True, haystacks=2)
+    ahead = found.forecast()
+    assert ahead.alpha is not None
+    assert (ahead.top.is_checked, ahead.alpha.is_checked, ahead.is_checked) == (True, False, False)
+    assert f"For attention on what is asked for, {4 * length:,} tokens are beyond what was checked." in ahead.summary
+    assert diagnosis_data.data(found)["forecast"]["is_checked"] is False
+    assert "beyond" not in found.forecast(length).summary
+
+
+def test_a_head_that_finds_facts_in_a_few_haystacks_is_not_said_to_find_none(plain: ud.Diagnosis) -> None:
+    seldom = [replace(head, share=0.5) for head in plain.heads]
+    found = ud.Diagnosis(plain.subject, plain.question, plain.readings, Heads(seldom, plain.probe), plain.probe)
+    assert found.summary.startswith(
+        "None of 8 heads finds what is asked for steadily: 1 finds it, but in less than two thirds of the haystacks. "
+    )
+
+
 def test_without_a_head_that_finds_anything_the_summary_says_so() -> None:
     found = diagnosed(gap=0.0)
     assert found.heads.retrieval.asked is None
@@ -211,6 +236,17 @@ def test_a_length_without_room_for_two_is_refused_or_said() -> None:
         found.recall()
     with pytest.raises(ud.InvalidValue, match="was not asked"):
         _ = found.heads[0].alpha
+
+
+def test_a_text_that_facts_cannot_be_hidden_in_is_read_all_the_same() -> None:
+    """It holds every word that could be asked for."""
+    text = f"{' '.join((*THINGS, *OTHER_THINGS))}. " * 40
+    found = ud.diagnose(finder(), tokenizer(), text, 512, haystacks=2)
+    assert found.probe is None
+    assert "0 of" in str(found.why_no_probe)
+    assert found.advice.startswith("No advice: nothing was tried, because recall cannot be measured")
+    with pytest.raises(ud.InvalidValue, match="0 of"):
+        ud.diagnose(finder(), tokenizer(), text, 512, haystacks=2, probe=True)
 
 
 def test_probe_false_asks_nothing() -> None:
@@ -264,5 +300,5 @@ def test_a_forecast_that_is_checked_only_on_plain_text_says_so() -> None:
     ahead = found.forecast(2048)
     assert ahead.alpha is not None
     assert (ahead.top.is_checked, ahead.alpha.is_checked, ahead.is_checked) == (True, False, False)
-    assert ahead.summary.endswith("For what is asked for, 2,048 tokens are beyond what was checked.")
+    assert ahead.summary.endswith("For attention on what is asked for, 2,048 tokens are beyond what was checked.")
     assert found.forecast(1024).is_checked

@@ -186,6 +186,18 @@ def test_the_model_comes_back_after_an_error_within_a_trial(model: FinderForCaus
     assert model.config._attn_implementation == implementation
 
 
+def test_a_remedy_that_cannot_be_applied_takes_no_other_with_it(model: FinderForCausalLM) -> None:
+    impossible = Remedy("impossible", {"model.layers.7.heads.0": "temperature(T=0.5)"})
+    sharper = Remedy("sharper", {pattern("finder"): "temperature(T=0.5)"})
+    found = trials(model, impossible, sharper)
+    assert [each.remedy.label for each in found.tried] == ["sharper"]
+    assert "Could not be tried: impossible (" in found.advice
+    assert "model.layers.7.heads.0" in found.failed["impossible"]
+    alone = trials(model, impossible)
+    assert alone.tried == ()
+    assert alone.advice.startswith("No advice: nothing that theory suggests could be tried. Could not be tried: imp")
+
+
 def test_what_raises_the_loss_is_not_asked(model: FinderForCausalLM) -> None:
     found = trials(model, Remedy("blunt", {pattern("local"): "temperature(T=100)"}))
     (blunt,) = found.tried

@@ -119,6 +119,5 @@ def diagnose_model(
         console.print(part)
     put(contents)
     if save_plan is not None and best is None:
-        raise InvalidValue(
-            f"--save-plan = {str(save_plan)!r}: nothing that was tried helped, so there is no plan to write."
-        )
+        why = "nothing that was tried helped" if found.trials.tried else str(found.trials.why_not).rstrip(".")
+        raise InvalidValue(f"--save-plan = {str(save_plan)!r}: {why}, so there is no plan to write.")

@@ -164,10 +164,16 @@ def diagnose(
     probed: Probe | None = None
     if asking is not None:
         work.start("probe", "The probe hides facts in your texts and asks for them.")
-        probed = probing.probe(
-            model, _given(tokenizer), asked_in, asking, sinks=sinks, seed=seed, on_progress=work.within
-        )
-        heads = Heads(_asked(heads, probed, question), probed)
+        try:
+            probed = probing.probe(
+                model, _given(tokenizer), asked_in, asking, sinks=sinks, seed=seed, on_progress=work.within
+            )
+        except (UndiluteError, RuntimeError) as error:  # RuntimeError: torch's; plain text is worth having without it
+            if probe:
+                raise
+            why_not = _why_not_asked(model, error)
+        else:
+            heads = Heads(_asked(heads, probed, question), probed)
     trials = Trials(why_not=_why_no_trials(quick, probed, kept))
     if trials.why_not is None and probed is not None:
         work.start("trials", "What theory suggests is tried on the last third of each text.")
@@ -245,13 +251,18 @@ def _why_no_probe(
         probing.planned(tokenizer, len(ids), 1)
         with evaluating(model):
             ReadOnce(model, ids[: TRIED - 1]).attended(ids[TRIED - 1 : TRIED])
-    except UndiluteError as error:
-        return str(error)
     except Exception as error:  # whatever a model of another kind makes of a cache
-        return f"{type(model).__name__} cannot be asked ({one_line(error)})."
+        return _why_not_asked(model, error)
     if not roomy:
         return f"no text has sentences of {len(ids):,} tokens to hide facts in: give a longer one, or a smaller length."
     return None
+
+
+def _why_not_asked(model: PreTrainedModel, error: Exception) -> str:
+    """What went wrong when a model was asked, in one sentence."""
+    if isinstance(error, UndiluteError):
+        return str(error)
+    return f"{type(model).__name__} cannot be asked ({one_line(error)})."
 
 
 def _why_no_trials(quick: bool, probe: Probe | None, kept: Sequence[Text]) -> str | None:

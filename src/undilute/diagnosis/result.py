@@ -105,6 +105,11 @@ class Outlook:
         return f"Outlook at {self.n:,} tokens: {self.summary}"
 
     @property
+    def is_checked(self) -> bool:
+        """Whether no forecast looks further ahead than it was checked to."""
+        return self.top.is_checked and (self.alpha is None or self.alpha.is_checked)
+
+    @property
     def summary(self) -> str:
         """The forecasts and how they were checked, in a few sentences."""
         parts = []
@@ -114,13 +119,8 @@ class Outlook:
         if not self.top.is_checked:
             parts.append(f"{self.n:,} tokens are beyond what was checked.")
         elif not self.is_checked:
-            parts.append(f"For what is asked for, {self.n:,} tokens are beyond what was checked.")
+            parts.append(f"For attention on what is asked for, {self.n:,} tokens are beyond what was checked.")
         return " ".join(parts)
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the step to ``n`` is no longer than those that were checked, in both forecasts."""
-        return self.top.is_checked and (self.alpha is None or self.alpha.is_checked)
 
     def frame(self) -> pandas.DataFrame:
         """One line per head: its forecast with its interval; α* where it finds what is asked for."""
@@ -202,7 +202,8 @@ class Diagnosis:
         span = f"From {first.length:,} to {last.length:,} tokens"
         together = found.asked
         if together is None:
-            return f"None of {every:,} heads finds what is asked for. {span} {recall}."
+            seldom = _seldom(self.heads.retrieval, "finds it", "find it", "haystacks")
+            return f"None of {every:,} heads finds what is asked for{seldom}. {span} {recall}."
         alpha = list(together.alpha.values())
         begin, end = alpha[0].value, alpha[-1].value
         gamma = math.log(max(begin, TINY) / max(end, TINY)) / math.log(last.length / first.length)
@@ -217,7 +218,7 @@ class Diagnosis:
     def _plain_summary(self) -> str:
         some, every = self.heads.diluting.steady, len(self.heads)
         if not some:
-            return f"None of {every:,} heads dilutes."
+            return f"None of {every:,} heads dilutes{_seldom(self.heads.diluting, 'does', 'do', 'windows')}."
         now, target = (median(getattr(head, at) for head in some) for at in ("top_now", "top_target"))
         one = len(some) == 1
         return (
@@ -351,9 +352,10 @@ class Diagnosis:
         length, widest = self.question.length, max(self.readings[0].layers, key=lambda layer: int(_seen(layer).max()))
         lengths = [length // 2**octave for octave in reversed(range(int(math.log2(length / SHORTEST))))]
         rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
-        lengths = [each for each in lengths if rows[each].any()]
+        lengths = [each for each in lengths if rows[each].any()] or [length]  # no row may see even the shortest
+        rows = dict(zip(lengths, _octaves(widest, lengths), strict=True))
         others = np.log(self.question.others(_seen(widest)))
-        middles = [np.exp(np.median(others[rows[each]])) for each in lengths]  # as of the weights
+        middles = [np.exp(np.median(others[rows[each]] if rows[each].any() else others)) for each in lengths]
         weights = []
         for reading in self.readings:
             parts = [_medians(layer, lengths) for layer in reading.layers]
@@ -469,6 +471,13 @@ def _medians(layer: LayerSample, lengths: Sequence[int]) -> NDArray[np.float64]:
     there = [place for place, own in enumerate(rows) if own.any()]
     nearest = [max((each for each in there if each <= place), default=there[0]) for place in range(len(lengths))]
     return fit.sigmoid(np.stack([np.median(logits[:, rows[place]], axis=1) for place in nearest], 1))
+
+
+def _seldom(some: Heads, one: str, several: str, units: str) -> str:
+    """What is to be said of heads that are of a kind, but not steadily; nothing without any."""
+    if not some:
+        return ""
+    return f" steadily: {len(some):,} {one if len(some) == 1 else several}, but in less than two thirds of the {units}"
 
 
 def _goes(before: float, after: float, form: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,7 @@ from undilute.diagnosis.factor import factor_to_hold
 from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.probe import ASKED, Probe
 from undilute.diagnosis.windows import Text, spread
+from undilute.errors import UndiluteError
 from undilute.evaluation.changes import RUN, SIGNIFICANT, Change, change
 from undilute.evaluation.haystacks import Hay, Haystack, Hiding
 from undilute.evaluation.measure import answered
@@ -105,10 +106,12 @@ class Trials:
     ----------
     tried : in the order of trying
     why_not : why nothing was tried, in one sentence; None if something was
+    failed : what could not be tried: its label → why
     """
 
     tried: tuple[Trial, ...] = ()
     why_not: str | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> Trial | None:
@@ -118,13 +121,14 @@ class Trials:
 
     @property
     def advice(self) -> str:
-        """What to do about it, in one sentence; only what was measured."""
+        """What to do about it, in a sentence or two; only what was measured."""
+        failed = "".join(f" Could not be tried: {label} ({reason})." for label, reason in self.failed.items())
         if not self.tried:
-            return f"No advice: {self.why_not}"
+            return f"No advice: {self.why_not}{failed}"
         if self.best is not None:
-            return f"What helped most: {self.best.sentence}"
+            return f"What helped most: {self.best.sentence}{failed}"
         named = ", ".join(each.remedy.label for each in self.tried)
-        return f"None of what was tried helped ({named}): leave the heads alone."
+        return f"None of what was tried helped ({named}): leave the heads alone.{failed}"
 
 
 # ---------------------------------------------------------------- what to try
@@ -205,25 +209,42 @@ def tried(
     """
     if not suggested:
         return Trials(why_not="no head was found whose weight falls, so theory suggests nothing to try.")
-    material = _Material(model, tokenizer, texts, length, len(suggested), seed, on_progress or quiet)
-    losses, right = material.losses("the model as it is"), material.right("the model as it is")
-    found = []
+    try:
+        material = _Material(model, tokenizer, texts, length, len(suggested), seed, on_progress or quiet)
+        losses, right = material.losses("the model as it is"), material.right("the model as it is")
+    except UndiluteError as error:
+        return Trials(why_not=f"nothing was tried: {error}")
+    found: list[Trial] = []
+    failed: dict[str, str] = {}
     for remedy in suggested:
-        with apply(model, remedy.rules) as now:
-            assert isinstance(now, Treated)
-            plan = now.plan
-            loss = change(
-                "next-token loss", "nats", losses, material.losses(remedy.label), material.runs, better="lower"
-            )
-            too_much = loss.low is not None and loss.low > LOSS_LIMIT
-            after = None if too_much else material.right(remedy.label)
-        recall = None
-        if after is not None:
-            recall = change("recall", "share", right, after, material.haystack_of, better="higher")
-        helps = loss.difference <= LOSS_LIMIT and recall is not None and _rose(recall, len(suggested))
-        made = {"rule": remedy.label, "by": "undilute diagnose", "tried_at": length} | _record(loss, recall)
-        found.append(Trial(remedy, replace(plan, made=made), loss, recall, length, helps))
-    return Trials(tuple(found))
+        try:
+            found.append(_trial(model, remedy, material, losses, right, len(suggested)))
+        except UndiluteError as error:  # not every head of every model takes a rule
+            failed[remedy.label] = str(error).rstrip(".")
+    return Trials(tuple(found), None if found else "nothing that theory suggests could be tried.", failed)
+
+
+def _trial(
+    model: PreTrainedModel,
+    remedy: Remedy,
+    material: _Material,
+    losses: NDArray[np.float64],
+    right: NDArray[np.float64],
+    number: int,
+) -> Trial:
+    """One of ``number`` remedies, applied and compared with the model as it is."""
+    with apply(model, remedy.rules) as now:
+        assert isinstance(now, Treated)
+        plan = now.plan
+        loss = change("next-token loss", "nats", losses, material.losses(remedy.label), material.runs, better="lower")
+        too_much = loss.low is not None and loss.low > LOSS_LIMIT
+        after = None if too_much else material.right(remedy.label)
+    recall = None
+    if after is not None:
+        recall = change("recall", "share", right, after, material.haystack_of, better="higher")
+    helps = loss.difference <= LOSS_LIMIT and recall is not None and _rose(recall, number)
+    made = {"rule": remedy.label, "by": "undilute diagnose", "tried_at": material.length} | _record(loss, recall)
+    return Trial(remedy, replace(plan, made=made), loss, recall, material.length, helps)
 
 
 def _rose(recall: Change, number: int) -> bool:
@@ -254,7 +275,7 @@ class _Material:
         seed: int,
         tell: Progress,
     ) -> None:
-        self.model, self.tell, self.done = model, tell, 0
+        self.model, self.length, self.tell, self.done = model, length, tell, 0
         self.windows = [spread(text, which, length, 1)[0].ids for which, text in enumerate(texts)]
         hiding, hay = Hiding(tokenizer), [Hay(tokenizer, text.prose()) for text in texts]
         self.haystacks: list[Haystack] = []
