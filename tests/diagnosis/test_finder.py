@@ -249,6 +249,11 @@ def test_a_text_that_facts_cannot_be_hidden_in_is_read_all_the_same() -> None:
         ud.diagnose(finder(), tokenizer(), text, 512, haystacks=2, probe=True)
 
 
+def test_half_a_character_is_one_clear_error() -> None:
+    with pytest.raises(ud.InvalidValue, match=r"holds half a character, '\\udc80' at 6: must be text"):
+        ud.diagnose(finder(), tokenizer(), "hello \udc80 there. " * 200)
+
+
 def test_probe_false_asks_nothing() -> None:
     found = ud.diagnose(finder(), tokenizer(), TEXTS, 512, probe=False)
     assert (found.probe, found.why_no_probe) == (None, "it was not asked for.")
