@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import undilute as ud
 from tests.diagnosis.finder import FILLER, FINDER, HEADS, PLAIN, filler, finder, tokenizer
 from undilute.diagnosis import Heads
 from undilute.diagnosis import probe as probing
 from undilute.diagnosis.probe import Asked, chunk_borders
-from undilute.diagnosis.windows import given_texts
+from undilute.diagnosis.windows import Text, given_texts
 from undilute.evaluation.haystacks import shortest
 from undilute.evaluation.words import OTHER_THINGS, THINGS
 from undilute.report import diagnosis_data
@@ -267,6 +269,23 @@ def test_chunks_cover_the_text_and_cut_no_fact(tokens: int) -> None:
     assert borders[-1] == tokens
     assert borders == sorted(set(borders))
     assert not any(start < border < stop for border in borders[1:-1] for start, stop in facts)
+
+
+def test_a_fact_within_the_first_tokens_is_scored_though_they_count_as_the_sink() -> None:
+    found = ud.diagnose(finder(), tokenizer(), filler(0), 512, quick=True, haystacks=4, sinks=60)
+    assert found.probe is not None
+    assert found.probe.found.score.min() > 0
+    assert found.heads.retrieval[0].head == FINDER[1]
+
+
+def test_there_is_room_only_in_what_can_be_written_again_as_tokens() -> None:
+    words = Tokenizer(models.WordLevel({"?": 0, "word": 1, "lost": 2}, unk_token="?"))
+    words.normalizer, words.pre_tokenizer = normalizers.Replace("lost", ""), pre_tokenizers.Whitespace()
+    reads = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    kept, lost = (Text("text", torch.full((1000,), token), reads, True) for token in (1, 2))
+    assert probing.has_room(reads, kept, 900)
+    assert not probing.has_room(reads, kept, 1100)
+    assert not probing.has_room(reads, lost, 100)
 
 
 def test_a_second_probe_is_the_same_and_another_seed_is_not() -> None:
