@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import undilute as ud
 from tests.diagnosis.finder import FILLER, FINDER, HEADS, PLAIN, filler, finder, tokenizer
 from undilute.diagnosis import Heads
 from undilute.diagnosis import probe as probing
 from undilute.diagnosis.probe import Asked, chunk_borders
-from undilute.diagnosis.windows import given_texts
+from undilute.diagnosis.windows import Text, given_texts
 from undilute.evaluation.haystacks import shortest
 from undilute.evaluation.words import OTHER_THINGS, THINGS
 from undilute.report import diagnosis_data
@@ -249,6 +251,11 @@ def test_a_text_that_facts_cannot_be_hidden_in_is_read_all_the_same() -> None:
         ud.diagnose(finder(), tokenizer(), text, 512, haystacks=2, probe=True)
 
 
+def test_half_a_character_is_one_clear_error() -> None:
+    with pytest.raises(ud.InvalidValue, match=r"holds half a character, '\\udc80' at 6: must be text"):
+        ud.diagnose(finder(), tokenizer(), "hello \udc80 there. " * 200)
+
+
 def test_probe_false_asks_nothing() -> None:
     found = ud.diagnose(finder(), tokenizer(), TEXTS, 512, probe=False)
     assert (found.probe, found.why_no_probe) == (None, "it was not asked for.")
@@ -262,6 +269,23 @@ def test_chunks_cover_the_text_and_cut_no_fact(tokens: int) -> None:
     assert borders[-1] == tokens
     assert borders == sorted(set(borders))
     assert not any(start < border < stop for border in borders[1:-1] for start, stop in facts)
+
+
+def test_a_fact_within_the_first_tokens_is_scored_though_they_count_as_the_sink() -> None:
+    found = ud.diagnose(finder(), tokenizer(), filler(0), 512, quick=True, haystacks=4, sinks=60)
+    assert found.probe is not None
+    assert found.probe.found.score.min() > 0
+    assert found.heads.retrieval[0].head == FINDER[1]
+
+
+def test_there_is_room_only_in_what_can_be_written_again_as_tokens() -> None:
+    words = Tokenizer(models.WordLevel({"?": 0, "word": 1, "lost": 2}, unk_token="?"))
+    words.normalizer, words.pre_tokenizer = normalizers.Replace("lost", ""), pre_tokenizers.Whitespace()
+    reads = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    kept, lost = (Text("text", torch.full((1000,), token), reads, True) for token in (1, 2))
+    assert probing.has_room(reads, kept, 900)
+    assert not probing.has_room(reads, kept, 1100)
+    assert not probing.has_room(reads, lost, 100)
 
 
 def test_a_second_probe_is_the_same_and_another_seed_is_not() -> None:

@@ -151,7 +151,7 @@ def test_a_byte_order_mark_changes_no_window() -> None:
         ({"a.txt": "\ufeff"}, r"a\.txt is empty"),
         ([], "texts holds no text: give at least one"),
         ({}, "texts holds no text"),
-        (None, "text is a NoneType: must be text, token ids in a tensor, or several of them"),
+        (None, "text is a NoneType: must be text, token ids in a tensor, or a list or dict of them"),
         (b"bytes", "text is a bytes: must be text"),
         (3, "text is a int"),
         ([5, 6, 7], "text 1 is a int: must be text, or token ids in a tensor"),

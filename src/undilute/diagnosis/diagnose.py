@@ -51,6 +51,7 @@ USUAL_ROWS = 32  # of each head and window, five in each octave of n: more rows 
 FEWEST_ROWS = 16
 ENCODER_ROWS = 16  # sampled at each length
 FEWEST_HAYSTACKS = 2  # one has no standard error
+SINKS = 8  # the sink is at most one part in so many of a window
 TRIED = 16  # tokens that show whether a model can be asked
 
 Say = Callable[[str], None]
@@ -131,6 +132,8 @@ def diagnose(
             f"haystacks = {haystacks}: must be at least {FEWEST_HAYSTACKS}, or chance cannot be told from a head that "
             "finds what is asked for."
         )
+    if length is not None:
+        count("length", length)
     texts = joined(given_texts(text, tokenizer, model, offset), model, length, USUAL_LENGTH)
     length = length_of(texts, model, length, usual=USUAL_LENGTH)
     if target is not None and count("target", target) < length:
@@ -138,6 +141,11 @@ def diagnose(
             f"target = {target}: must be at least the {length:,} tokens that are measured; a forecast looks ahead."
         )
     target = target or FURTHEST * length
+    if whole("sinks", sinks, 0) > length // SINKS:
+        raise InvalidValue(
+            f"sinks = {sinks:,}: must be at most {length // SINKS:,}, an eighth of the {length:,} tokens, or too few are "
+            "left beside them."
+        )
     wanted = None if measures is None else [*NEEDED, *measures]
     capturing = capture(model, rows, measures=wanted, x=x, top=top, sinks=sinks, recent=recent)
     parts = [split(each, length) for each in texts]

@@ -47,7 +47,6 @@ CHUNK = 80  # tokens
 TEMPERATURE = 0.05
 SHARPER = 2.0  # the factor on logits whose effect on α* is kept, for remedies
 EXAMPLES = 8  # keys that are kept of a row
-MUCH = 2  # a text so many times as long as a haystack has room for it, however its sentences are tokenised
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,10 +176,12 @@ def planned(tokenizer: PreTrainedTokenizerBase, length: int, each: int = HAYSTAC
 
 def has_room(tokenizer: PreTrainedTokenizerBase, text: Text, length: int) -> bool:
     """Whether haystacks of ``length`` tokens can be made of a text: its sentences, each by itself, have as many."""
-    if len(text.ids) >= MUCH * length:
-        return True
-    hay = Hay(tokenizer, text.prose())
-    return sum(len(hay.tokens(place)) for place in range(len(hay.pieces))) >= length
+    hay, tokens = Hay(tokenizer, text.prose()), 0
+    for place in range(len(hay.pieces)):
+        tokens += len(hay.tokens(place))
+        if tokens >= length:
+            return True
+    return False
 
 
 def probe(
@@ -283,7 +284,7 @@ class _Asking:
             self.together = takes_together(read, asked)
         answers = read.attended_together(asked) if self.together else map(read.attended, asked)
         facts = sorted({span.needle for question in haystack.questions for span in question.spans})
-        borders = chunk_borders(len(haystack.ids), facts, self.sinks)
+        borders = chunk_borders(len(haystack.ids), facts, min(self.sinks, facts[0][0]))  # no fact is part of the sink
         for question, (logits, rows) in zip(haystack.questions, answers, strict=True):
             if not self.layers:
                 self.layers = tuple(row.layer for row in rows for _ in row.weights)

@@ -94,7 +94,7 @@ def given_texts(
         named = {f"text {number}": text for number, text in enumerate(given, start=1)}
     else:
         raise InvalidValue(
-            f"text is a {type(given).__name__}: must be text, token ids in a tensor, or several of them."
+            f"text is a {type(given).__name__}: must be text, token ids in a tensor, or a list or dict of them."
         )
     if not named:
         raise InvalidValue("texts holds no text: give at least one.")

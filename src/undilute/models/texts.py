@@ -211,6 +211,12 @@ def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, nam
         raise InvalidValue(f"{name} is a {type(text).__name__}: must be text, or token ids in a tensor.")
     if tokenizer is None:
         raise InvalidValue("tokenizer = None: it is needed to read text; give one, or token ids.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(
+            f"{name} holds half a character, {text[error.start]!r} at {error.start:,}: must be text that UTF-8 can hold."
+        ) from None
     return torch.tensor(encoded(tokenizer, text.removeprefix(BOM)), dtype=torch.int64)
 
 
