@@ -131,6 +131,9 @@ def test_what_helps_is_found_and_advised_with_its_figures(made: ud.Diagnosis) ->
     assert best.recall.low > 0
     assert best.loss.difference == pytest.approx(0.0, abs=1e-6)
     assert made.advice.startswith(f"What helped most: {best.remedy.label}: recall ")
+    assert made.advice.endswith(
+        "To use it: undilute diagnose --save-plan plan.json, then undilute treat --plan plan.json."
+    )
     assert f"{best.recall.before:.0%} → {best.recall.after:.0%} [+{100 * best.recall.low:.0f}, " in made.advice
     assert "loss +0.000" in made.advice
     assert all(trial.length == LENGTH for trial in made.trials.tried)

@@ -126,7 +126,8 @@ class Trials:
         if not self.tried:
             return f"No advice: {self.why_not}{failed}"
         if self.best is not None:
-            return f"What helped most: {self.best.sentence}{failed}"
+            use = "To use it: undilute diagnose --save-plan plan.json, then undilute treat --plan plan.json."
+            return f"What helped most: {self.best.sentence} {use}{failed}"
         named = ", ".join(each.remedy.label for each in self.tried)
         return f"None of what was tried helped ({named}): leave the heads alone.{failed}"
 
