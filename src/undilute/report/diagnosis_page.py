@@ -43,17 +43,17 @@ def page(diagnosis: Diagnosis) -> str:
     )
 
 
-def _ahead(diagnosis: Diagnosis) -> list[dict[str, str]]:
+def _ahead(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """Each forecast at the target: of a median head, with the sentence that says how it was checked."""
     outlook = diagnosis.forecast()
     named = {"Attention on what is asked for": outlook.alpha, "Top weight on plain text": outlook.top}
     return [_forecast(what, found) for what, found in named.items() if found is not None]
 
 
-def _forecast(what: str, found: Forecast) -> dict[str, str]:
+def _forecast(what: str, found: Forecast) -> dict[str, Any]:
     figures = {"middle": found.weight, "low": found.low, "high": found.high}
     medians = {name: f"{median(values.tolist()):.2g}" for name, values in figures.items()}
-    return medians | {"what": what, "sentence": found.check.sentence}
+    return medians | {"what": what, "sentence": found.check.sentence, "is_checked": found.is_checked}
 
 
 def size(parameters: int) -> str:
