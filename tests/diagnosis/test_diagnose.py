@@ -300,7 +300,10 @@ def test_fewer_measures_on_request() -> None:
         ({"length": 10}, "at least 64"),
         ({"length": "100"}, "length = '100': must be a whole number"),
         ({"sinks": 26}, "sinks = 26: must be at most 25"),
-        ({"text": (each for each in ())}, "text is a generator: must be text, token ids in a tensor, or a list or dict"),
+        (
+            {"text": (each for each in ())},
+            "text is a generator: must be text, token ids in a tensor, or a list or dict",
+        ),
         ({"target": 100}, "must be at least the 200 tokens"),
         ({"target": 0}, "target = 0"),
         ({"rows": 0}, "rows = 0"),
