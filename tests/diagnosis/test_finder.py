@@ -199,6 +199,8 @@ def test_a_step_that_only_plain_text_was_checked_for_is_marked() -> None:
     assert f"For attention on what is asked for, {4 * length:,} tokens are beyond what was checked." in ahead.summary
     assert diagnosis_data.data(found)["forecast"]["is_checked"] is False
     assert "beyond" not in found.forecast(length).summary
+    assert "on haystacks of the same text, left out in turn" in ahead.summary
+    assert "on windows of the same text, left out in turn" in ahead.summary
 
 
 def test_a_head_that_finds_facts_in_a_few_haystacks_is_not_said_to_find_none(plain: ud.Diagnosis) -> None:

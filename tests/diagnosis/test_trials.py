@@ -327,3 +327,18 @@ def test_one_haystack_cannot_find_heads() -> None:
 def test_figures_are_finite(made: ud.Diagnosis) -> None:
     for trial in made.trials.tried:
         assert all(math.isfinite(value) for value in trial.plan.made.values() if isinstance(value, float))
+
+
+def test_a_larger_length_is_named_only_where_the_model_reads_one(quick: ud.Diagnosis) -> None:
+    probe = quick.probe
+    assert probe is not None
+    steady = replace(probe, judged=replace(probe.judged, right=probe.judged.right * 0 + 1))
+    tried_in_vain = trials(finder(), Remedy("blunt", {pattern("local"): "temperature(T=100)"}))
+
+    def advice(limit: int | None) -> str:
+        subject = replace(quick.subject, maximum_length=limit)
+        return ud.Diagnosis(subject, quick.question, quick.readings, quick.heads, steady, None, tried_in_vain).advice
+
+    assert "does not clearly fall. A larger length" in advice(8192)
+    assert "A larger length" in advice(None)
+    assert advice(1024).endswith("does not clearly fall.")

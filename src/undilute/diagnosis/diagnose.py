@@ -143,8 +143,8 @@ def diagnose(
     target = target or FURTHEST * length
     if whole("sinks", sinks, 0) > length // SINKS:
         raise InvalidValue(
-            f"sinks = {sinks:,}: must be at most {length // SINKS:,}, an eighth of the {length:,} tokens, or too few are "
-            "left beside them."
+            f"sinks = {sinks:,}: must be at most {length // SINKS:,}, an eighth of the {length:,} tokens, or too few "
+            "are left beside them."
         )
     wanted = None if measures is None else [*NEEDED, *measures]
     capturing = capture(model, rows, measures=wanted, x=x, top=top, sinks=sinks, recent=recent)

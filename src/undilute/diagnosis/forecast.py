@@ -28,7 +28,7 @@ from undilute.diagnosis import fit
 
 Array = NDArray[np.float64]
 Way = Literal["no change", "pooled law", "shrunk law"]
-LeftOut = Literal["texts", "windows", "nothing"]
+LeftOut = Literal["texts", "windows", "haystacks", "nothing"]
 STEP = 4  # the factor in length that is checked, and up to which a forecast counts as checked
 WORTH = 0.15  # by which a law must lower the median error
 TOLERANCE = 1.1  # of a step: rows are sampled, so that octaves are not exactly twice as long
@@ -47,6 +47,7 @@ class Curves:
     texts : (units,), which text each unit is of
     length : the longest in tokens, as it is shown
     end : the longest, counted as ``n``; the last rows may be a little shorter
+    units : what the units are
     """
 
     n: Array
@@ -54,13 +55,14 @@ class Curves:
     texts: NDArray[np.int64]
     length: int
     end: float
+    units: Literal["windows", "haystacks"] = "windows"
 
     @property
     def left_out(self) -> LeftOut:
         """What can be left out to check a forecast."""
         if len(np.unique(self.texts)) > 1:
             return "texts"
-        return "windows" if len(self.texts) > 1 else "nothing"
+        return self.units if len(self.texts) > 1 else "nothing"
 
     @property
     def grouped(self) -> Array:
@@ -81,7 +83,7 @@ class Check:
     coverage : the share of left-out weights within the interval, if it is as wide as the other texts' errors; where
         nothing was left out, of the weights that it was made from
     width : half the interval, in logits, for a step as long as the one that was checked
-    left_out : texts or windows; "nothing" if there was only one, and the same rows were used for fit and check
+    left_out : texts, windows or haystacks; "nothing" if there was only one, which then served fit and check
     length : at which it was checked
     count : weights that were forecast
     step : the factor in length that was checked
@@ -103,6 +105,7 @@ class Check:
         beside = {
             "texts": "on texts left out",
             "windows": "on windows of the same text, left out in turn",
+            "haystacks": "on haystacks of the same text, left out in turn",
             "nothing": "on the same window, for want of another",
         }[self.left_out]
         if self.way == "no change":

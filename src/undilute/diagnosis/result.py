@@ -248,10 +248,9 @@ class Diagnosis:
                 f"{self.trials.advice} Keep the context short: recall is {short.right.value:.0%} at {short.length:,} "
                 f"tokens and {long.right.value:.0%} at {long.length:,}."
             )
-        return (
-            f"{self.trials.advice} Up to {long.length:,} tokens recall does not clearly fall. A larger length shows "
-            "whether it does further on."
-        )
+        limit = self.subject.maximum_length
+        further = " A larger length shows whether it does further on." if limit is None or limit > long.length else ""
+        return f"{self.trials.advice} Up to {long.length:,} tokens recall does not clearly fall.{further}"
 
     @property
     def numbering(self) -> str | None:
@@ -374,7 +373,7 @@ class Diagnosis:
         weights = np.stack([asked.alpha[:, asked.haystack == each][..., chosen].mean(1).T for each in stacks])
         texts = np.array([asked.texts[asked.haystack == each][0] for each in stacks])
         n = asked.n.mean(1)
-        return Curves(n, weights, texts, asked.lengths[-1], float(n[-1]))
+        return Curves(n, weights, texts, asked.lengths[-1], float(n[-1]), "haystacks")
 
     def _with_forecasts(self, heads: Heads) -> Heads:
         """The heads with their top weight at the length and at the target, in the way that forecasts best."""

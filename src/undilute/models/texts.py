@@ -215,7 +215,7 @@ def tokenised(tokenizer: PreTrainedTokenizerBase | None, text: str | Tensor, nam
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidValue(
-            f"{name} holds half a character, {text[error.start]!r} at {error.start:,}: must be text that UTF-8 can hold."
+            f"{name} holds half a character, {text[error.start]!r} at {error.start:,}: must be text in Unicode."
         ) from None
     return torch.tensor(encoded(tokenizer, text.removeprefix(BOM)), dtype=torch.int64)
 

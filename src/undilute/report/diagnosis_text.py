@@ -140,6 +140,3 @@ def _tried(diagnosis: Diagnosis) -> Iterator[RenderableType]:
         for each in trials.tried:
             yield Padding(Text(each.sentence, style="green" if each.helps else ""), (0, 0, 0, 2))
     yield Text(diagnosis.advice, style="bold" if trials.best else "")
-    if trials.best is not None:
-        command = f"undilute treat --model {shlex.quote(diagnosis.subject.model)} --plan plan.json"
-        yield Text(f"To keep it, add --save-plan plan.json. Then: {command}")
