@@ -110,7 +110,7 @@ def test_a_model_that_reads_nothing_twice_the_same_way(run: Run, checkpoint: Pat
         (["--model", "./missing"], "there is no file or folder './missing'"),
         (["--model", "missing.gguf"], "there is no file or folder"),
         (["--text", "missing.txt"], "cannot read 'missing.txt'"),
-        (["--text", "."], "cannot read '.'"),
+        (["--text", "."], "'.' holds no text file"),
         (["--length", "512", "--target", "100"], "--target = 100"),
         (["--model", "{checkpoint}", "--length", "1000"], "reads at most 256 tokens"),
         (["--model", "{checkpoint}", "--length", "10"], "must be at least 64"),
