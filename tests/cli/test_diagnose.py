@@ -120,6 +120,7 @@ def test_a_model_that_reads_nothing_twice_the_same_way(run: Run, checkpoint: Pat
         (["--model", "{checkpoint}", "--sinks", "-1"], "sinks = -1"),
         (["--model", "{checkpoint}", "--html", "/proc/nowhere/report.html"], "cannot write"),
         (["--json", "."], "it is a folder"),
+        (["--model", "{checkpoint}", "--json", "{checkpoint}/config.json"], "this command reads it"),
         (["--csv", "/etc/passwd/heads.csv"], "'/etc/passwd' is a file"),
         (["--model", "{empty}"], "holds no weights"),
         (["--model", "{pickled}"], "only as a pickle"),

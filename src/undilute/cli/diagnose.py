@@ -72,7 +72,8 @@ def diagnose_model(
         )
     given = [*(text or []), *(more or [])]
     read = [file for path in given for file in texts.meant(path)]
-    files.check_writable(*filter(None, (html, as_json, as_csv, save_plan)), read=[*read, Path(model)])
+    weights = [Path(model), *(Path(model).iterdir() if Path(model).is_dir() else ())]
+    files.check_writable(*filter(None, (html, as_json, as_csv, save_plan)), read=[*read, *weights])
     for wanted, package, extra in (
         (html, "jinja2", "plot"),
         (as_csv, "pandas", "models"),
