@@ -21,7 +21,6 @@ from undilute.diagnosis import Heads
 from undilute.diagnosis.trials import LOSS_LIMIT, Remedy, Trials, remedies, tried
 from undilute.diagnosis.windows import given_texts
 from undilute.evaluation.changes import Change
-from undilute.report.diagnosis_text import terminal
 
 GAP = 4.4
 LENGTH = 512
@@ -138,14 +137,6 @@ def test_what_helps_is_found_and_advised_with_its_figures(made: ud.Diagnosis) ->
     assert f"{best.recall.before:.0%} → {best.recall.after:.0%} [+{100 * best.recall.low:.0f}, " in made.advice
     assert "loss +0.000" in made.advice
     assert all(trial.length == LENGTH for trial in made.trials.tried)
-
-
-def test_what_helps_is_a_command_that_can_be_typed(made: ud.Diagnosis, quick: ud.Diagnosis) -> None:
-    *_, last = map(str, terminal(made))
-    assert last == (
-        f"To keep it, add --save-plan plan.json. Then: undilute treat --model {made.subject.model} --plan plan.json"
-    )
-    assert not any("--save-plan" in str(part) for part in terminal(quick))
 
 
 def test_its_plan_can_be_saved_loaded_and_applied(made: ud.Diagnosis, model: FinderForCausalLM, tmp_path: Path) -> None:
