@@ -18,7 +18,7 @@ from undilute.diagnosis.forecast import Check, Curves, Forecast, checked, foreca
 from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.kinds import KINDS, Kind
 from undilute.diagnosis.probe import ASKED, Probe
-from undilute.diagnosis.retrieval import Recall, Retrieval
+from undilute.diagnosis.retrieval import Estimate, Recall, Retrieval
 from undilute.diagnosis.trials import Trials
 from undilute.diagnosis.verdicts import Question, Reading
 from undilute.errors import InvalidValue, MissingExtra
@@ -198,7 +198,8 @@ class Diagnosis:
         found = self.heads.retrieval.steady
         lines = [each for each in self.recalls if each.task == ASKED]
         first, last = lines[0], lines[-1]
-        recall = f"recall {_goes(first.right.value, last.right.value, '.0%')}"
+        fall = retrieval.recall_fall(self.probe.judged, self.question.seed)
+        recall = f"recall {_goes(first.right.value, last.right.value, '.0%', _is_clear(fall))}"
         span = f"From {first.length:,} to {last.length:,} tokens"
         together = found.asked
         if together is None:
@@ -211,7 +212,8 @@ class Diagnosis:
         one = len(found) == 1
         return (
             f"{len(found):,} of {every:,} heads {'finds' if one else 'find'} what is asked for. {span} "
-            f"{'its' if one else 'their'} weight on it {_goes(begin, end, '.2f')} (γ {gamma:.2f}), and {recall}."
+            f"{'its' if one else 'their'} weight on it "
+            f"{_goes(begin, end, '.2f', _is_clear(together.law.slope), f'γ {gamma:.2f}')}, and {recall}."
         ).replace("γ -", "γ −")
 
     @property
@@ -479,16 +481,22 @@ def _seldom(some: Heads, one: str, several: str, units: str) -> str:
     return f" steadily: {len(some):,} {one if len(some) == 1 else several}, but in less than two thirds of the {units}"
 
 
-def _goes(before: float, after: float, form: str) -> str:
-    """How a figure changes, as it is shown.
+def _is_clear(change: Estimate) -> bool:
+    """Whether an interval leaves no doubt which way something changes."""
+    return change.low > 0 or change.high < 0
 
-    >>> _goes(0.98, 0.54, ".0%"), _goes(0.251, 0.249, ".2f")
-    ('falls from 98% to 54%', 'stays at 0.25')
+
+def _goes(before: float, after: float, form: str, is_clear: bool, *notes: str) -> str:
+    """How a figure changes, as it is shown, with notes.
+
+    >>> _goes(0.98, 0.54, ".0%", True, "γ 0.21"), _goes(0.98, 0.94, ".0%", False), _goes(0.251, 0.249, ".2f", True)
+    ('falls from 98% to 54% (γ 0.21)', 'goes from 98% to 94% (no clear change)', 'stays at 0.25')
     """
     first, last = format(before, form), format(after, form)
-    if first == last:
-        return f"stays at {first}"
-    return f"{'falls' if after < before else 'rises'} from {first} to {last}"
+    verb = "goes" if not is_clear else "falls" if after < before else "rises"
+    said = f"stays at {first}" if first == last else f"{verb} from {first} to {last}"
+    every = [*notes, *(["no clear change"] if verb == "goes" and first != last else [])]
+    return f"{said} ({', '.join(every)})" if every else said
 
 
 def flat(head: Head) -> dict[str, Any]:
