@@ -10,8 +10,10 @@ import glob
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,7 +60,8 @@ def shipped() -> str:
     return "\n\n".join(topics.topics.values())
 
 
-def shipped_texts() -> dict[str, str]:
+@cache
+def shipped_texts() -> Mapping[str, str]:
     """Three texts that every CPython ships: its reference topics, source code, and the docstrings of other modules.
 
     Where its library is not there as source (in a zip file, say), only the topics are left.
@@ -74,7 +77,7 @@ def shipped_texts() -> dict[str, str]:
     if all(files_of.values()):
         found["source"] = "\n\n".join(files_of["source"])
         found["docstrings"] = "\n\n".join(text for source in files_of["docstrings"] for text in _docstrings(source))
-    return found
+    return MappingProxyType(found)
 
 
 def _modules(library: Path, names: Sequence[str]) -> list[str]:
@@ -101,7 +104,7 @@ def read_each(paths: Sequence[Path]) -> dict[str, str]:
     file that is meant twice is read once. What is hidden or empty in a folder is passed over.
     """
     if not paths:
-        return shipped_texts()
+        return dict(shipped_texts())
     found: dict[str, str] = {}
     seen: set[str] = set()
     for given in paths:
