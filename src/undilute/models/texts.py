@@ -60,8 +60,7 @@ def shipped() -> str:
     return "\n\n".join(topics.topics.values())
 
 
-@cache
-def shipped_texts() -> Mapping[str, str]:
+def shipped_texts() -> dict[str, str]:
     """Three texts that every CPython ships: its reference topics, source code, and the docstrings of other modules.
 
     Where its library is not there as source (in a zip file, say), only the topics are left.
@@ -71,7 +70,12 @@ def shipped_texts() -> Mapping[str, str]:
     >>> all(len(text) > 100_000 for text in shipped_texts().values())
     True
     """
-    library = Path(sysconfig.get_paths()["stdlib"])
+    return dict(_shipped(Path(sysconfig.get_paths()["stdlib"])))
+
+
+@cache
+def _shipped(library: Path) -> Mapping[str, str]:
+    """The same, read once."""
     files_of = {name: _modules(library, modules) for name, modules in (("source", SOURCE), ("docstrings", DOCSTRINGS))}
     found = {"manual": shipped()}
     if all(files_of.values()):
@@ -104,7 +108,7 @@ def read_each(paths: Sequence[Path]) -> dict[str, str]:
     file that is meant twice is read once. What is hidden or empty in a folder is passed over.
     """
     if not paths:
-        return dict(shipped_texts())
+        return shipped_texts()
     found: dict[str, str] = {}
     seen: set[str] = set()
     for given in paths:
