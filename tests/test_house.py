@@ -30,6 +30,7 @@ ORDER = (
     ("treatment",),
     ("evaluation",),
     ("diagnosis",),
+    ("selection",),
     ("integrations",),
 )
 ON_TOP = ("cli", "report", "__main__", "__init__")  # may import every room

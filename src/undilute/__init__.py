@@ -7,7 +7,19 @@ torch.Size([1, 8, 16, 64])
 """
 
 import undilute.interrupts  # noqa: F401  # first, since torch takes a second to import  # isort: split
-from undilute import evaluation, integrations, losses, measures, models, nn, rules, structures, theory, treatment
+from undilute import (
+    evaluation,
+    integrations,
+    losses,
+    measures,
+    models,
+    nn,
+    rules,
+    selection,
+    structures,
+    theory,
+    treatment,
+)
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
@@ -15,6 +27,7 @@ from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteE
 from undilute.evaluation import Evaluation, compare, evaluate
 from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
+from undilute.selection import Selection, select
 from undilute.treatment import Plan, apply, calibrate
 from undilute.treatment.saved import keep_rules
 
@@ -28,6 +41,7 @@ __all__ = [
     "InvalidValue",
     "MissingExtra",
     "Plan",
+    "Selection",
     "UndiluteError",
     "UnknownName",
     "apply",
@@ -45,6 +59,8 @@ __all__ = [
     "models",
     "nn",
     "rules",
+    "select",
+    "selection",
     "set_memory_budget",
     "structures",
     "theory",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +20,9 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
-from undilute.models.passes import Run, layer_names
+from undilute.models.passes import PASSES, Run, layer_names, module_of
 from undilute.models.tensor_parallel import check_whole
-from undilute.models.watch import watch
+from undilute.models.watch import OnCall, watch
 from undilute.models.watched_call import WatchedCall
 
 if TYPE_CHECKING:
@@ -72,12 +73,18 @@ class ReadOnce:
     model : a causal Hugging Face language model, treated or not
     ids : (tokens,), the text; a model that keeps no cache, or one that cannot be trusted, reads it again with every
         question
+    until : the name of a layer; the text is read only as deep as it, which saves the layers above. Questions can then
+        only be asked for what is attended to, with :meth:`looked`
+    cache : what the model remembers of the text already, from :attr:`cache` of an earlier reading
     """
 
-    def __init__(self, model: PreTrainedModel, ids: Tensor) -> None:
-        self.model, self.ids = model, ids[None].to(model.device)
+    def __init__(self, model: PreTrainedModel, ids: Tensor, *, until: str | None = None, cache: Any = None) -> None:
+        self.model, self.ids, self.until = model, ids[None].to(model.device), until
+        if cache is not None:
+            self.cache = cache
+            return
         with torch.inference_mode():
-            self.cache = _cache(model, self.ids)
+            self.cache = _cache(model, self.ids) if until is None else _cache_until(model, self.ids, until)
 
     def ask(self, question: Tensor) -> Tensor:
         """Logits (vocabulary,) after the text and the question (tokens,), in double precision."""
@@ -130,6 +137,30 @@ class ReadOnce:
             logits = self.ask_together(questions)
         return [Answered(each, seen.rows(place)) for place, each in enumerate(logits)]
 
+    def looked(self, questions: Sequence[Tensor], *, together: bool) -> list[list[LastRow]]:
+        """What each layer attends to from each question's last token, up to the layer that the text was read to.
+
+        Parameters
+        ----------
+        questions : (tokens,) each
+        together : in one pass, for a model that :func:`takes_together`
+        """
+        if self.until is None:
+            every = self.attended_together(questions) if together else [self.attended(each) for each in questions]
+            return [each.rows for each in every]
+        found: list[list[LastRow]] = []
+        for some in [questions] if together else [[each] for each in questions]:
+            before = 0 if self.cache is None else self.ids.shape[1]
+            sizes = [len(each) for each in some]
+            seen = _Seen([self.ids.shape[1] + sizes[0]] if self.cache is None else sizes, before)
+            with _stopping(self.model, self.until, seen):
+                if together:
+                    self.ask_together(some)
+                else:
+                    self.ask(some[0])
+            found += [seen.rows(place) for place in range(len(some))]
+        return found
+
     def _copy(self) -> Any:
         """The cache for one pass. What the pass adds could be cropped again, but not in a layer with a sliding window,
         which has dropped its oldest keys by then."""
@@ -164,6 +195,39 @@ def _cache(model: PreTrainedModel, ids: Tensor) -> Any:
     return cache if _alike(remembered, again, _rounding(model)) else None
 
 
+class _Enough(Exception):
+    """The layer that was waited for has run."""
+
+
+@contextmanager
+def _stopping(model: PreTrainedModel, until: str, on_call: OnCall) -> Iterator[None]:
+    """Give ``on_call`` every attention call up to that of layer ``until``, and end the pass there."""
+    last = module_of(until)
+    run = int(until.removeprefix(last).removeprefix(PASSES) or 0)
+
+    def stop(call: WatchedCall) -> None:
+        on_call(call)
+        if call.run == Run(last, run):
+            raise _Enough
+
+    with suppress(_Enough), watch(model, stop):
+        yield
+        raise InvalidValue(f"{type(model).__name__} has no layer {until!r} whose attention can be watched.")
+
+
+def _cache_until(model: PreTrainedModel, ids: Tensor, until: str) -> Any:
+    """Keys and values of a text (1, tokens) in the layers up to ``until``; None if the cache holds anything else."""
+    from transformers.cache_utils import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    if not _holds_keys(cache):
+        return None
+    with _stopping(model, until, lambda call: None):
+        model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+    filled: list[Any] = [layer for layer in cache.layers if getattr(layer, "is_initialized", False)]
+    return cache if filled and all(layer.get_seq_length() for layer in filled) else None
+
+
 def _holds_keys(cache: Any) -> bool:
     """Whether a cache holds the keys and values of attention, and nothing else."""
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -171,6 +235,29 @@ def _holds_keys(cache: Any) -> bool:
     return type(cache) is DynamicCache and all(
         type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers
     )
+
+
+def tensors_of(cache: Any) -> dict[str, Tensor]:
+    """Keys and values of a text, layer by layer, to be kept; nothing if there is no cache that could be."""
+    if cache is None or not _holds_keys(cache) or any(getattr(cache, "is_sliding", ())):
+        return {}
+    found: dict[str, Tensor] = {}
+    for number, layer in enumerate(cache.layers):
+        if layer.is_initialized:
+            found[f"{number}.keys"], found[f"{number}.values"] = layer.keys, layer.values
+    return found
+
+
+def cache_of(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> Any:
+    """A cache with these keys and values, as of :func:`tensors_of`; None if there are none."""
+    from transformers.cache_utils import DynamicCache
+
+    if not tensors:
+        return None
+    cache = DynamicCache(config=model.config)
+    for number in range(len(tensors) // 2):
+        cache.update(tensors[f"{number}.keys"].to(model.device), tensors[f"{number}.values"].to(model.device), number)
+    return cache
 
 
 def _ends(questions: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,30 @@
+"""What should a model read?  Only the passages that matter for the question.
+
+passages    documents in pieces that know their place
+scorers     who says which passages matter, one file for each
+finding     the retrieval heads of a model, found once
+select      the passages that fit into a budget
+result      what was selected, and ways to look at it
+keeping     work on passages that is kept for further questions
+"""
+
+from undilute.selection.finding import RetrievalHeads, retrieval_heads
+from undilute.selection.passages import Passage, split
+from undilute.selection.result import Selected, Selection
+from undilute.selection.scorers import Scorer, Scores, Subject, scorer
+from undilute.selection.select import select, select_each
+
+__all__ = [
+    "Passage",
+    "RetrievalHeads",
+    "Scorer",
+    "Scores",
+    "Selected",
+    "Selection",
+    "Subject",
+    "retrieval_heads",
+    "scorer",
+    "select",
+    "select_each",
+    "split",
+]
