@@ -2,9 +2,10 @@
 
 The heads suffer the dilution that they are to cure, so they are never given a long text. Passages are read in groups,
 each from position 0 and only as long as the heads keep half of their attention on a fact
-(``undilute.selection.finding``). A passage's score is the heads' mean attention on it from the question's last token, less what it gets when nothing is
-asked. The best of all groups are read once more, together, and again until they fit into one group: an eighth of the
-tokens go on each time, so that all rounds after the first cost a seventh of it, and memory is that of one group.
+(``undilute.selection.finding``). A passage's score is the heads' mean attention on it from the question's last token,
+less what it gets when nothing is asked. The best of all groups are read once more, together, and again until they fit
+into one group: an eighth of the tokens go on each time, so that all rounds after the first cost a seventh of it, and
+memory is that of one group.
 
 Attention in groups follows Undilute's own measurements (docs/select.md); scores from retrieval heads and the
 content-free question follow arXiv:2410.02642 (ICR), 2506.09944 (QRHead) and 2510.02219 (CoRe).
