@@ -80,6 +80,7 @@ class Question:
     right : places of the right candidates
     depth : where in the haystack the answer stands: 0 at its start, 1 at its end; the mean of several answers
     spans : where each right candidate stands in the haystack's ``ids``, in the order of ``right``
+    needs : where everything stands that must be read to know the answer, whole statements
     """
 
     text: str
@@ -89,6 +90,7 @@ class Question:
     right: tuple[int, ...]
     depth: float
     spans: tuple[Span, ...] = ()
+    needs: tuple[Range, ...] = ()
 
     @property
     def chance(self) -> float:
@@ -317,6 +319,10 @@ def _haystack(number: int, drawn: _Drawn, length: int, words: Words, hay: Hay, g
             tuple(each.candidates.index(word) for word in each.right),
             float(np.mean([places[needle] for needle in each.answered_by])) / len(ids),
             tuple(map(span, each.right, each.answered_by)),
+            tuple(
+                (places[needle], places[needle] + len(hidden[needle]))
+                for needle in sorted({*each.answered_by, *each.needs})
+            ),
         )
         for each, tokens in zip(drawn.asked, questions, strict=True)
     ]
@@ -342,6 +348,11 @@ def _check(task: Task, needles: Sequence[str], asked: Sequence[Asked], words: Wo
             raise InvalidValue(
                 f"task {task.name!r}: answered_by = {list(each.answered_by)}: must be the place of a needle, from 0 to "
                 f"{len(needles) - 1}, for each of {len(each.right)} right words."
+            )
+        if not set(each.needs) <= set(range(len(needles))):
+            raise InvalidValue(
+                f"task {task.name!r}: needs = {list(each.needs)}: must be places of needles, from 0 to "
+                f"{len(needles) - 1}."
             )
 
 

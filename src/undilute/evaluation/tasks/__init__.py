@@ -42,12 +42,14 @@ class Asked:
     candidates : the words that could complete it, told apart by ``words``
     right : those of them that are right
     answered_by : places, among the needles, of the statements that say so: one for each word of ``right``
+    needs : places of further statements without which the answer cannot be known
     """
 
     text: str
     candidates: Sequence[str]
     right: Sequence[str]
     answered_by: Sequence[int]
+    needs: Sequence[int] = ()
 
 
 Hidden = tuple[list[str], list[Asked]]  # needles in the order in which they stand, and questions about them
@@ -137,4 +139,7 @@ def in_random_order(needles: Sequence[str], asked: Sequence[Asked], generator: G
     """The needles shuffled, and the questions about them."""
     places = generator.permutation(len(needles)).tolist()  # where each needle comes to stand
     moved = [needles[places.index(place)] for place in range(len(needles))]
-    return moved, [replace(each, answered_by=[places[old] for old in each.answered_by]) for each in asked]
+    return moved, [
+        replace(each, answered_by=[places[old] for old in each.answered_by], needs=[places[old] for old in each.needs])
+        for each in asked
+    ]
