@@ -4,8 +4,8 @@ The heads suffer the dilution that they are to cure, so they are never given a l
 each from position 0 and only as long as the heads keep half of their attention on a fact
 (``undilute.selection.finding``). A passage's score is the heads' mean attention on it from the question's last token,
 less what it gets when nothing is asked. The best of all groups are read once more, together, and again until they fit
-into one group: an eighth of the tokens go on each time, so that all rounds after the first cost a seventh of it, and
-memory is that of one group.
+into one group: an eighth of the tokens go on each time, so that all these rounds cost a seventh of the first, and
+memory is that of one group. At last the better half of that group is read from the worst to the best.
 
 Attention in groups follows Undilute's own measurements (docs/select.md); scores from retrieval heads and the
 content-free question follow arXiv:2410.02642 (ICR), 2506.09944 (QRHead) and 2510.02219 (CoRe).
@@ -39,6 +39,7 @@ from undilute.selection.scorers import Scores, Subject, scorer
 
 Array = NDArray[np.float64]
 GO_ON = 8  # one token in so many goes on to the next round
+CLOSER = 2  # and one in so many of the last group, to be read once more
 TOGETHER = 16  # questions that are asked in one pass
 TRIED = 64  # tokens of a text that shows whether questions can be asked together
 
@@ -100,11 +101,22 @@ class Heads:
             further = list(grouped(chosen, passages, room))
             if len(further) >= groups:
                 return
-            standing.next_round(chosen)
+            standing.next_round()
             for group in further:
                 read = self._read([passages[place] for place in group], None)
                 standing.saw(group, self._masses(read, [pair])[0], read.tokens)
             groups = len(further)
+        self._closer(standing, pair, passages, room // CLOSER)
+
+    def _closer(self, standing: Standing, pair: tuple[Tensor, Tensor], passages: Sequence[Passage], room: int) -> None:
+        """The best half of the last group, read once more from the worst to the best, near the question."""
+        if sum(passages[place].tokens for place in standing.last) <= room:
+            return
+        chosen = standing.best(passages, room)
+        chosen = chosen[np.argsort(standing.values[chosen], kind="stable")]
+        standing.next_round()
+        read = self._read([passages[place] for place in chosen], None)
+        standing.saw(chosen, self._masses(read, [pair])[0], read.tokens)
 
     # ---------------------------------------------------------------- one group
 
@@ -222,7 +234,8 @@ class Standing:
         self.groups.append(group)
         self.read += tokens
 
-    def next_round(self, chosen: NDArray[np.int64]) -> None:
+    def next_round(self) -> None:
+        """Begin another round."""
         self.groups = []
 
     def best(self, passages: Sequence[Passage], tokens: int) -> NDArray[np.int64]:
