@@ -100,7 +100,7 @@ class Heads:
             chosen = standing.best(passages, max(room, tokens // GO_ON))
             further = list(grouped(chosen, passages, room))
             if len(further) >= groups:
-                return
+                break
             standing.next_round()
             for group in further:
                 read = self._read([passages[place] for place in group], None)
