@@ -80,6 +80,14 @@ assert torch.equal(model(ids).logits, before)
 found = ud.compare(model, None, torch.arange(800) % 300, ["mute:0", ["ssmax", "mute:1"]], length=128, haystacks=0)
 assert "mute:0" in found.changes
 """,
+    "Add a scorer": TINY
+    + """
+from tests.evaluation.tokenizers import tokenizer
+read = "One.\\n\\nA heron is a bird that wades.\\n\\nTwo herons."
+for scorer, best in (("longest", "wades"), ("longest+bm25", "wades")):
+    found = ud.select(model, tokenizer("words"), "Where is a heron?", read, size=8, scorer=scorer)
+    assert found.scorer == scorer and best in found.passages[0].text
+""",
     "Add an experiment": """
 from undilute_papers.reproduction.experiment import named
 result = named("uniform-rows")(n=256).run()

@@ -6,12 +6,14 @@
 
 A scorer is an object with a ``label`` and a method ``scores(questions, passages, kept, on_progress)``. The function
 makes one for a model and its tokenizer, which it may ignore. Put it in its own file in this folder, or in a file that
-your program imports. Names joined by ``+`` are fused (``heads+bm25``).
+your program imports. If the function takes a second argument, it gets what was typed after a colon
+(``embedding:BAAI/bge-small-en``). Names joined by ``+`` are fused (``heads+bm25``).
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +83,7 @@ class Scorer(Protocol):
         """
 
 
-Make = Callable[[Subject], Scorer]
+Make = Callable[..., Scorer]
 _makers: dict[str, Make] = {}
 
 
@@ -107,19 +109,29 @@ def known() -> dict[str, Make]:
 
 
 def get(given: Any, subject: Subject) -> Scorer:
-    """The scorer that is meant: an object that is one, a name, or names joined by ``+``."""
+    """The scorer that is meant: an object that is one, a name (``name:argument``), or names joined by ``+``."""
     if isinstance(given, Scorer) and not isinstance(given, type):
         return given
     if not isinstance(given, str):
         raise InvalidValue(f"scorer = {given!r}: must be a name such as 'heads' or 'heads+bm25', or a scorer.")
     names = [name.strip() for name in given.split("+")]
-    makers = known()
-    for name in names:
-        if name not in makers:
-            raise UnknownName("scorer", name, makers)
-    made = [makers[name](subject) for name in names]
+    made = [_made(name, subject) for name in names]
     if len(made) == 1:
         return made[0]
     from undilute.selection.scorers.fusion import Fusion
 
     return Fusion(made)
+
+
+def _made(text: str, subject: Subject) -> Scorer:
+    name, colon, argument = text.partition(":")
+    makers = known()
+    if name not in makers:
+        raise UnknownName("scorer", name, makers)
+    if not colon:
+        return makers[name](subject)
+    if len(inspect.signature(makers[name]).parameters) < 2:
+        raise InvalidValue(f"scorer {text!r}: {name} takes nothing after a colon; write {name!r}.")
+    if not argument:
+        raise InvalidValue(f"scorer {text!r}: must have something after the colon, or no colon.")
+    return makers[name](subject, argument)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from undilute.errors import InvalidValue
 from undilute.progress import Progress
@@ -45,7 +46,16 @@ class Fusion:
 
 
 def _fused(scores: Sequence[Scores]) -> Scores:
-    total = np.zeros(len(scores[0].values))
-    for each in scores:
-        total[each.order] += 1 / (CONSTANT + 1 + np.arange(len(total)))
-    return Scores(total, read=sum(each.read for each in scores))
+    return Scores(sum(map(_shares, scores), np.zeros(len(scores[0].values))), read=sum(each.read for each in scores))
+
+
+def _shares(scores: Scores) -> NDArray[np.float64]:
+    """(passages,): 1 / (60 + rank); equal passages share what their ranks give, so that none of them is favoured."""
+    order = scores.order
+    rounds = scores.rounds[order] if len(scores.rounds) else np.zeros(len(order))
+    values = scores.values[order]
+    starts = np.flatnonzero(np.r_[True, (values[1:] != values[:-1]) | (rounds[1:] != rounds[:-1])])
+    sizes = np.diff(np.r_[starts, len(order)])
+    shares = np.empty(len(order))
+    shares[order] = np.repeat(np.add.reduceat(1 / (CONSTANT + 1 + np.arange(len(order))), starts) / sizes, sizes)
+    return shares
