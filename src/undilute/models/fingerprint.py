@@ -77,11 +77,11 @@ def _plain_attributes(module: nn.Module) -> list[tuple[str, Any]]:
     return sorted((name, value) for name, value in own.items() if _is_plain(value))
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: object, depth: int = 4) -> bool:
     if isinstance(value, Mapping):
-        return all(_is_plain(each) for pair in value.items() for each in pair)
+        return depth > 0 and all(_is_plain(each, depth - 1) for pair in value.items() for each in pair)
     if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
+        return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
     return value is None or isinstance(value, bool | int | float | str | torch.dtype)
 
 

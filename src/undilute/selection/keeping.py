@@ -143,5 +143,5 @@ def _hash(tensors: Tensors) -> str:
     made = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         made.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        made.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        made.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return made.hexdigest()
