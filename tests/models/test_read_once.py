@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,9 +15,9 @@ from torch import Tensor
 import undilute as ud
 from tests.models.architectures import built
 from tests.models.attending import SIZES, random_model, tokens
-from tests.models.zoo import hybrids
+from tests.models.zoo import causal, hybrids
 from undilute.errors import InvalidValue
-from undilute.models.read_once import Answered, LastRow, ReadOnce, takes_together
+from undilute.models.read_once import Answered, LastRow, ReadOnce, cache_of, takes_together, tensors_of
 
 TEXT = 23
 QUESTIONS = [tokens(size, seed=size) for size in (4, 1, 7)]
@@ -282,3 +283,135 @@ def test_broken_weights_are_named(kind: str) -> None:
     assert not takes_together(read, QUESTIONS)
     with pytest.raises(InvalidValue, match=rf"{type(model).__name__} computes logits that are not finite"):
         read.ask(QUESTIONS[0])
+
+
+# ---------------------------------------------------------------- read only as deep as a layer
+
+IN_ZOO = (
+    "Qwen3ForCausalLM",
+    "DiffLlamaForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "Gemma3nForCausalLM",
+    "Llama4ForCausalLM",
+)
+IN_ZOO += (
+    "JambaForCausalLM",
+    "RecurrentGemmaForCausalLM",
+    "Lfm2ForCausalLM",
+    "Zamba2ForCausalLM",
+    "FalconH1ForCausalLM",
+)
+DEEP = {kind: "sdpa" for kind in (*PLAIN, "gemma3")} | SLIDING | dict.fromkeys(IN_ZOO, "")
+
+
+def deep(kind: str) -> Any:
+    if DEEP[kind]:
+        return random_model(kind, DEEP[kind])
+    (found,) = [each for each in (*causal.ARCHITECTURES, *hybrids.ARCHITECTURES) if each.model == kind]
+    return found.build()
+
+
+def check_rows(got: list[list[LastRow]], wanted: list[list[LastRow]], text: int, within: float = 1e-5) -> None:
+    for rows, whole in zip(got, wanted, strict=True):
+        assert [row.layer for row in rows] == [row.layer for row in whole]
+        for row, other in zip(rows, whole, strict=True):
+            for place in range(text):
+                torch.testing.assert_close(row.on(place, place + 1), other.on(place, place + 1), rtol=0, atol=within)
+
+
+@pytest.mark.parametrize("size", [TEXT, 1])
+@pytest.mark.parametrize("kind", DEEP)
+def test_what_is_looked_at_up_to_a_layer_is_what_is_attended_to(kind: str, size: int) -> None:
+    model, text = deep(kind), tokens(size)
+    whole = ReadOnce(model, text)
+    wanted = [whole.attended(each).rows for each in QUESTIONS]
+    can = takes_together(whole, QUESTIONS)
+    check_rows(whole.looked(QUESTIONS, together=can), wanted, size)
+    for depth, row in enumerate(wanted[0], start=1):
+        read = ReadOnce(model, text, until=row.layer)
+        upto = [rows[:depth] for rows in wanted]
+        check_rows(alone := read.looked(QUESTIONS, together=False), upto, size)
+        check_rows(read.looked(QUESTIONS, together=can), upto, size)
+        kept = {name: each.clone() for name, each in tensors_of(read.cache).items()}
+        assert bool(kept) == (read.cache is not None and not any(read.cache.is_sliding))
+        again = ReadOnce(model, text, until=row.layer, cache=cache_of(model, kept))
+        for mine, theirs in zip(again.looked(QUESTIONS, together=False), alone, strict=True):
+            assert all(torch.equal(one.weights, other.weights) for one, other in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("treatment", ["ssmax", "entmax15"])
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_treated_model_is_looked_at_as_it_is_treated(kind: str, treatment: str) -> None:
+    model, text = random_model(kind), tokens(TEXT)
+    plain = ReadOnce(model, text).attended(QUESTIONS[0]).rows
+    with ud.apply(model, treatment):
+        wanted = [ReadOnce(model, text).attended(each).rows for each in QUESTIONS]
+        read = ReadOnce(model, text, until=plain[-1].layer)
+        check_rows(read.looked(QUESTIONS, together=True), wanted, TEXT)
+        check_rows(read.looked(QUESTIONS, together=False), wanted, TEXT)
+    assert (wanted[0][-1].weights - plain[-1].weights).abs().max() > 1e-3
+
+
+def test_no_layer_above_is_run() -> None:
+    model, text = random_model("gpt2"), tokens(TEXT)
+    seen: list[str] = []
+    with ud.watch(model, lambda call: seen.append(call.layer)):
+        read = ReadOnce(model, text, until="transformer.h.1.attn")
+        read.looked(QUESTIONS, together=True)
+        read.looked(QUESTIONS[:1], together=False)
+    assert seen == ["transformer.h.0.attn", "transformer.h.1.attn"] * 3
+
+
+def hooks_of(model: Any) -> int:
+    return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules())
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model, text = random_model("llama"), tokens(TEXT)
+    until, before = "model.layers.0.self_attn", model(text[None]).logits
+    own = model.config._attn_implementation, hooks_of(model)
+
+    def look() -> None:
+        ReadOnce(model, text, until=until).looked(QUESTIONS, together=True)
+
+    def broken(call: Any) -> None:
+        raise RuntimeError("broken")
+
+    look()
+    with pytest.raises(RuntimeError, match="broken"), ud.watch(model, broken):
+        look()
+    with pytest.raises(InvalidValue, match="LlamaForCausalLM has no layer 'model.layers.9.self_attn'"):
+        ReadOnce(model, text, until="model.layers.9.self_attn")
+    said: list[str] = []
+
+    def elsewhere() -> None:
+        try:
+            look()
+        except InvalidValue as error:
+            said.append(str(error))
+
+    with ud.watch(model, lambda call: None):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join(60)
+    assert len(said) == 1
+    assert "another thread is watching" in said[0]
+    assert (model.config._attn_implementation, hooks_of(model)) == own
+    assert torch.equal(model(text[None]).logits, before)
+    assert len(model(text[None], output_hidden_states=True).hidden_states) == 3
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_attention_that_is_not_finite_is_named(together: bool) -> None:
+    model = random_model("llama")
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0] = torch.nan
+    read = ReadOnce(model, tokens(TEXT), until="model.layers.1.self_attn")
+    with pytest.raises(InvalidValue, match="LlamaForCausalLM computes weights of attention that are not finite"):
+        read.looked(QUESTIONS, together=together)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_keys_and_values_stay_in_half_precision(dtype: torch.dtype) -> None:
+    read = ReadOnce(random_model("llama", dtype=dtype), tokens(TEXT), until="model.layers.1.self_attn")
+    assert {each.dtype for each in tensors_of(read.cache).values()} == {dtype}

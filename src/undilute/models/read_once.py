@@ -144,7 +144,13 @@ class ReadOnce:
         ----------
         questions : (tokens,) each
         together : in one pass, for a model that :func:`takes_together`
+
+        Returns
+        -------
+        The rows of each question, as :meth:`attended` has them. Who stops at the first run of a module does not know of
+        further ones: a layer that is "shared.passes.0" there may be "shared" here.
         """
+        together = together and self.cache is not None
         if self.until is None:
             every = self.attended_together(questions) if together else [self.attended(each) for each in questions]
             return [each.rows for each in every]
@@ -159,6 +165,8 @@ class ReadOnce:
                 else:
                     self.ask(some[0])
             found += [seen.rows(place) for place in range(len(some))]
+        if not all(bool(row.weights.isfinite().all()) for rows in found for row in rows):
+            raise self._broken("weights of attention")
         return found
 
     def _copy(self) -> Any:
@@ -168,11 +176,14 @@ class ReadOnce:
 
     def _finite(self, logits: Tensor) -> Tensor:
         if not bool(logits.isfinite().all()):
-            raise InvalidValue(
-                f"{type(self.model).__name__} computes logits that are not finite (NaN or infinity): its weights are "
-                "broken, its dtype is too narrow, or what was done to its attention is."
-            )
+            raise self._broken("logits")
         return logits.double().cpu()
+
+    def _broken(self, what: str) -> InvalidValue:
+        return InvalidValue(
+            f"{type(self.model).__name__} computes {what} that are not finite (NaN or infinity): its weights are "
+            "broken, its dtype is too narrow, or what was done to its attention is."
+        )
 
 
 def _cache(model: PreTrainedModel, ids: Tensor) -> Any:
@@ -216,7 +227,10 @@ def _stopping(model: PreTrainedModel, until: str, on_call: OnCall) -> Iterator[N
 
 
 def _cache_until(model: PreTrainedModel, ids: Tensor, until: str) -> Any:
-    """Keys and values of a text (1, tokens) in the layers up to ``until``; None if the cache holds anything else."""
+    """Keys and values of a text (1, tokens) in the layers up to ``until``; None if the cache holds anything else.
+
+    A layer without keys below one that has some remembers in another place, as RecurrentGemma's recurrent layers do.
+    """
     from transformers.cache_utils import DynamicCache
 
     cache = DynamicCache(config=model.config)
@@ -224,8 +238,8 @@ def _cache_until(model: PreTrainedModel, ids: Tensor, until: str) -> Any:
         return None
     with _stopping(model, until, lambda call: None):
         model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-    filled: list[Any] = [layer for layer in cache.layers if getattr(layer, "is_initialized", False)]
-    return cache if filled and all(layer.get_seq_length() for layer in filled) else None
+    filled = [bool(layer.is_initialized and layer.get_seq_length()) for layer in cache.layers]
+    return cache if filled[:1] == [True] and filled == sorted(filled, reverse=True) else None
 
 
 def _holds_keys(cache: Any) -> bool:
@@ -255,7 +269,7 @@ def cache_of(model: PreTrainedModel, tensors: Mapping[str, Tensor]) -> Any:
     if not tensors:
         return None
     cache = DynamicCache(config=model.config)
-    for number in range(len(tensors) // 2):
+    for number in sorted(int(name.removesuffix(".keys")) for name in tensors if name.endswith(".keys")):
         cache.update(tensors[f"{number}.keys"].to(model.device), tensors[f"{number}.values"].to(model.device), number)
     return cache
 

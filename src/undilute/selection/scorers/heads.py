@@ -14,6 +14,7 @@ content-free question follow arXiv:2410.02642 (ICR), 2506.09944 (QRHead) and 251
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +29,11 @@ from undilute.evaluation.words import continuation
 from undilute.models.fingerprint import of_model
 from undilute.models.forward_pass import evaluating
 from undilute.models.limits import maximum_length
+from undilute.models.passes import PASSES
 from undilute.models.read_once import LastRow, ReadOnce, cache_of, takes_together, tensors_of
 from undilute.models.texts import beginning, encoded
 from undilute.progress import Progress
+from undilute.rules.parameters import count
 from undilute.selection.finding import RetrievalHeads, layers_in, retrieval_heads
 from undilute.selection.forms import put, put_nothing
 from undilute.selection.keeping import Kept
@@ -64,7 +67,7 @@ class Heads:
 
     def __init__(self, subject: Subject, found: RetrievalHeads | None = None, group: int | None = None) -> None:
         self.model, self.tokenizer = subject.model, subject.tokenizer
-        self.given, self.group = found, group
+        self.given, self.group = found, None if group is None else count("group", group)
         self.start = list(beginning(self.tokenizer))
         self._together: bool | None = None
         self._name: str | None = None
@@ -77,6 +80,7 @@ class Heads:
         asked = [self._question(each) for each in questions]
         longest = max(len(each) for pair in asked for each in pair)
         room = self._room(found, longest)
+        self._check_fits(passages, longest)
         every = [Standing.begun(passages) for _ in questions]
         with torch.inference_mode(), evaluating(self.model):
             groups = list(grouped(np.arange(len(passages)), passages, room))
@@ -134,7 +138,20 @@ class Heads:
                 f"the question has {question:,} tokens: {type(self.model).__name__} reads at most {limit:,}, and some "
                 "are needed for what it is about; ask a shorter question."
             )
-        return min(most, most if limit is None else limit - question) - len(self.start)
+        return max(1, min(most, most if limit is None else limit - question) - len(self.start))
+
+    def _check_fits(self, passages: Sequence[Passage], question: int) -> None:
+        """Raise if a passage and the question are longer than what the model reads at once, or there is nothing."""
+        largest = max(passages, key=lambda each: each.tokens)
+        limit = maximum_length(self.model)
+        free = math.inf if limit is None else limit - question - len(self.start)
+        if largest.tokens > free:
+            raise InvalidValue(
+                f"a passage of {largest.document} has {largest.tokens:,} tokens, from character {largest.start:,} on: "
+                f"{type(self.model).__name__} reads at most {limit:,} with the question; give a smaller size."
+            )
+        if not largest.tokens:
+            raise InvalidValue("the tokenizer makes no tokens of the documents: give documents that it can read.")
 
     def _read(self, group: Sequence[Passage], kept: Kept | None) -> _Group:
         found = self.given
@@ -146,14 +163,19 @@ class Heads:
             spans.append((max(begun, 1), len(ids)))  # the first token is a sink
         tokens = torch.tensor(ids)
         self._try_together(tokens)
-        if kept is None:
-            return _Group(ReadOnce(self.model, tokens, until=found.until), spans, len(ids))
+        made: list[ReadOnce] = []
 
         def make() -> dict[str, Tensor]:
-            return tensors_of(ReadOnce(self.model, tokens, until=found.until).cache)
+            made.append(ReadOnce(self.model, tokens, until=found.until))
+            return tensors_of(made[0].cache)
 
-        cache = cache_of(self.model, kept.tensors(self._key(tokens, found.until), make))
-        return _Group(ReadOnce(self.model, tokens, until=found.until, cache=cache), spans, len(ids))
+        cache = None
+        if kept is None:
+            make()
+        else:
+            cache = cache_of(self.model, kept.tensors(self._key(tokens, found.until), make))
+        read = made[0] if made else ReadOnce(self.model, tokens, until=found.until, cache=cache)
+        return _Group(read, spans, len(ids))
 
     def _key(self, tokens: Tensor, until: str) -> str:
         """All that the keys and values of a group depend on."""
@@ -165,7 +187,7 @@ class Heads:
 
     def _try_together(self, tokens: Tensor) -> None:
         if self._together is None:
-            few = tokens[: max(TRIED, 1)]
+            few = tokens.repeat(TRIED // len(tokens) + 1)[:TRIED]
             self._together = takes_together(ReadOnce(self.model, few), [few[:5], few[3:10]])
 
     def _masses(self, read: _Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Array]:
@@ -188,7 +210,8 @@ class _Group:
 
     def masses(self, rows: Sequence[LastRow], found: RetrievalHeads) -> Array:
         """(passages,): the heads' mean attention on each, from the last row."""
-        by_layer = {row.layer: row for row in rows}
+        first = {f"{row.layer}{PASSES}0": row for row in rows}  # of a module that runs again above the last layer read
+        by_layer = first | {row.layer: row for row in rows}
         own: list[Any] = []
         for layer, numbers in layers_in(found.heads).items():
             if layer not in by_layer:
@@ -259,7 +282,7 @@ def grouped(places: NDArray[np.int64], passages: Sequence[Passage], room: int) -
     group: list[int] = []
     held = 0.0
     for place, size in zip(places.tolist(), sizes.tolist(), strict=True):
-        if group and held + size > fair:
+        if held and held + size > fair:
             yield np.array(group)
             group, held = [], 0.0
         group.append(place)
