@@ -261,7 +261,8 @@ def test_a_fall_without_a_remedy_is_advice_to_keep_it_short(quick: ud.Diagnosis,
     recall = {each.length: each.right.value for each in found.recalls if each.task == "other-facts"}
     assert found.advice == (
         "None of what was tried helped (idle): leave the heads alone. Keep the context short: recall is "
-        f"{recall[256]:.0%} at 256 tokens and {recall[1024]:.0%} at 1,024."
+        f"{recall[256]:.0%} at 256 tokens and {recall[1024]:.0%} at 1,024. undilute select finds the "
+        "passages that matter, and undilute ask answers from those alone."
     )
 
 

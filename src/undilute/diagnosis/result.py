@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SHORTEST = 16  # keys of the rows that a forecast looks at
 TOP = "top_weight_without_sink"
 TINY = 1e-9
+SELECT = "undilute select finds the passages that matter, and undilute ask answers from those alone."
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class Diagnosis:
         if retrieval.recall_fall(self.probe.judged, self.question.seed).low > 0:
             return (
                 f"{self.trials.advice} Keep the context short: recall is {short.right.value:.0%} at {short.length:,} "
-                f"tokens and {long.right.value:.0%} at {long.length:,}."
+                f"tokens and {long.right.value:.0%} at {long.length:,}. {SELECT}"
             )
         limit = self.subject.maximum_length
         further = " A larger length shows whether it does further on." if limit is None or limit > long.length else ""
