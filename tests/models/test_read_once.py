@@ -301,7 +301,7 @@ IN_ZOO += (
     "Zamba2ForCausalLM",
     "FalconH1ForCausalLM",
 )
-DEEP = {kind: "sdpa" for kind in (*PLAIN, "gemma3")} | SLIDING | dict.fromkeys(IN_ZOO, "")
+DEEP = dict.fromkeys((*PLAIN, "gemma3"), "sdpa") | SLIDING | dict.fromkeys(IN_ZOO, "")
 
 
 def deep(kind: str) -> Any:
@@ -380,7 +380,7 @@ def test_the_model_is_left_as_it_was() -> None:
     look()
     with pytest.raises(RuntimeError, match="broken"), ud.watch(model, broken):
         look()
-    with pytest.raises(InvalidValue, match="LlamaForCausalLM has no layer 'model.layers.9.self_attn'"):
+    with pytest.raises(InvalidValue, match=r"LlamaForCausalLM has no layer 'model\.layers\.9\.self_attn'"):
         ReadOnce(model, text, until="model.layers.9.self_attn")
     said: list[str] = []
 
