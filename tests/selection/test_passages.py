@@ -19,7 +19,7 @@ from undilute.evaluation.haystacks import sentences
 from undilute.models.texts import BOM, encoded, shipped_texts
 from undilute.selection import passages as module
 from undilute.selection.passages import Passage, split
-from undilute.selection.structure import _fences
+from undilute.selection.structure import Structure, _fences
 
 ALL = (*KINDS_OF_TOKENIZERS, "slow")
 WORDS = "words"  # one token for each word: sizes are easy to see
@@ -185,8 +185,10 @@ def test_a_heading_stays_with_what_it_is_about() -> None:
     ## Two
 
     c d e f g h i
+
+    j k l m n o p
     """
-    assert said(text, 10) == ["a b", "## Two\n\nc d e f g h i"]
+    assert said(text, 10) == ["a b", "## Two\n\nc d e f g h i", "j k l m n o p"]
 
 
 def test_titles_may_be_underlined() -> None:
@@ -219,14 +221,9 @@ def test_paragraphs_that_fit_are_not_cut() -> None:
 
 
 def test_lists_are_cut_between_items() -> None:
-    text = """
-    - one. One more
-      of it
-    - two. Two more
-      of it
-    - three
-    """
-    assert said(text, 8) == ["- one. One more\n  of it", "- two. Two more\n  of it", "- three"]
+    items = [f"- {name} stand in cold water from dawn to dusk. They wait for fish" for name in ("Herons", "Egrets")]
+    wrapped = [textwrap.fill(item, 44, subsequent_indent="  ") for item in items]
+    assert said("\n".join(wrapped), 20) == wrapped
 
 
 def test_fenced_code_is_cut_at_lines_and_has_no_headings() -> None:
@@ -242,6 +239,11 @@ def test_fenced_code_is_cut_at_lines_and_has_no_headings() -> None:
     """
     found = said(text, 8)
     assert found == ["Before.\n\n```\n# no heading", "one two. Three\nfour five. Six", "```\nAfter. More."]
+
+
+def test_a_comment_in_fenced_code_is_no_heading() -> None:
+    text = "# One\n\n```\na\n\n# no\nb\n```\n# Two\n\nc"
+    assert Structure(text).headings == {0: 7, text.index("# Two"): len(text) - 1}
 
 
 def test_a_fence_that_never_closes_is_none() -> None:

@@ -8,7 +8,7 @@ Joined, the passages of a document are that document, to the character. Every pa
 A document is cut where its structure allows it: at headings, blank lines, list items and lines that are meant as
 lines (``undilute.selection.structure``), else between sentences, clauses, words, and last between characters. What
 fits into a passage is never cut, and neighbours are packed together. The package semantic-text-splitter was no fit: it
-drops the white space between passages, and counts with Rust tokenizers or one call for each piece that it tries.
+ranks every line break above sentences, which cuts them in wrapped prose, and must be told what is Markdown.
 """
 
 from __future__ import annotations
