@@ -306,26 +306,28 @@ class _Asker:
     def answer_from_all(self, documents: Mapping[str, str], titles: bool) -> Full:
         """The answer from the documents as they are, as far as the window goes."""
         text = "\n\n".join(f"{name}:\n{each}" if titles else each for name, each in documents.items()).strip()
-        tokens = plain(self.tokenizer, text)
-        read = self._beginning(text, tokens)
+        read = self._beginning(text)
         answer, ranked, prompt = self.answer(read)
-        return Full(answer, ranked, prompt, len(tokens), 0 if read == text else len(tokens) - self._length(read))
+        tokens = len(plain(self.tokenizer, text))
+        return Full(answer, ranked, prompt, tokens, tokens - len(plain(self.tokenizer, read)))
 
-    def _beginning(self, text: str, tokens: list[int]) -> str:
-        """As much of a text as fits, from its beginning."""
-        if self.room is None or len(self.tokens(text)) <= self.room:
+    def _beginning(self, text: str) -> str:
+        """As much of a text as fits, from its beginning: the longest part, found by bisection."""
+        if (room := self.room) is None:
             return text
-        keep = min(self.room - len(self.tokens("")), len(tokens))
-        while keep > 0:
-            part = str(self.tokenizer.decode(tokens[:keep], clean_up_tokenization_spaces=False)).rstrip("\ufffd")
-            over = len(self.tokens(part)) - self.room
-            if over <= 0:
-                return part
-            keep -= over
-        return ""
-
-    def _length(self, text: str) -> int:
-        return len(plain(self.tokenizer, text))
+        fits, beyond = 0, 2 * room
+        while beyond < len(text) and len(self.tokens(text[:beyond])) <= room:
+            fits, beyond = beyond, 2 * beyond
+        beyond = min(beyond, len(text))
+        if len(self.tokens(text[:beyond])) <= room:
+            return text[:beyond]
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            if len(self.tokens(text[:middle])) <= room:
+                fits = middle
+            else:
+                beyond = middle
+        return text[:fits]
 
     def _said(self, choice: str) -> list[int]:
         """The tokens of a choice where it follows the question."""

@@ -123,8 +123,9 @@ class Reading:
             raise InvalidValue("a reading is in force already: undo it before another is entered.")
         self._chosen_by = scorers.get(self.scorer, Subject(model, self.tokenizer))
         before = model.__dict__.get("generate")
-        ours = _Generate(self, model, model.generate)
-        model.generate = ours  # type: ignore[method-assign,assignment]
+        generate: Any = model.generate
+        ours = _Generate(self, model, generate)
+        model.__dict__["generate"] = ours
 
         def undo() -> None:
             if model.__dict__.get("generate") is not ours:
@@ -319,16 +320,15 @@ class _Generate:
 
     def _lengths(self, given: int, read: int, config: Any, named: dict[str, Any]) -> dict[str, int]:
         """Lengths that count the prompt, for the prompt that is read."""
-
         made: dict[str, int] = {}
         for length, new in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
             value = self._stated(length, config, named)
             if value is not None and self._stated(new, config, named) is None:
                 made[length] = max(int(value) - given + read, 0)
         if "max_length" in made and made["max_length"] <= read:
+            most = self._stated("max_length", config, named)
             raise InvalidValue(
-                f"max_length = {self._stated('max_length', config, named)}: must be more than the {given:,} tokens of the prompt; give "
-                "max_new_tokens."
+                f"max_length = {most}: must be more than the {given:,} tokens of the prompt; give max_new_tokens."
             )
         return made
 
@@ -347,7 +347,7 @@ class _Generate:
 
 
 def _rows(ids: Tensor | None, mask: Tensor | None, padding: int | None) -> list[Tensor]:
-    """The tokens of each prompt (batch, tokens), without padding; without a mask, what stands at the ends of several."""
+    """The tokens of each prompt (batch, tokens), without the padding that a mask, or else the pad token, tells."""
     if ids is None or ids.ndim != 2:
         return []
     if mask is None and padding is not None and len(ids) > 1:
