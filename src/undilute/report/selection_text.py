@@ -95,7 +95,7 @@ def _passage(found: Selection, each: Selected, number: str, strong: bool = False
     for start, end in spans(shown.plain, words_of(found.question)):
         shown.stylize("bold yellow" if strong else "bold", start, end)
     for part in shown.split("\n", allow_blank=False):
-        indented = _text(INDENT)
+        indented = _text(INDENT if part.plain.strip() else "")
         indented.append_text(part)
         yield indented
     yield _text("")
