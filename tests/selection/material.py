@@ -1,4 +1,4 @@
-"""What selection is tested with: a scorer that counts words, a tokenizer for chats, models that say what they should."""
+"""What selection is tested with: a scorer that counts words, a tokenizer for chats, models that say what is known."""
 
 from __future__ import annotations
 

@@ -137,4 +137,4 @@ def leave(parts: Callable[[], Any], as_json: Path | None, json: str, pages: dict
     else:
         for part in parts():
             console.print(part, soft_wrap=True)
-    put({**pages, **({} if as_json in (None, STDOUT) else {as_json: json})})  # type: ignore[dict-item]
+    put({**pages, **({} if as_json in (None, STDOUT) else {as_json: json})})
