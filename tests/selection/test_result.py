@@ -99,11 +99,13 @@ class Tags(HTMLParser):
 def test_the_page_marks_what_was_kept_and_folds_the_rest(found: Selection, tmp_path: Path) -> None:
     page = found.save_html(tmp_path / "x.html").read_text()
     seen = Tags(page)
-    kept = {f"{number}{each.text}" for number, each in enumerate(found.passages, start=1)}
+    kept = {f"{number}{each.text.lstrip()}" for number, each in enumerate(found.passages, start=1)}
     assert set(seen.marked) == kept
     assert "script" not in seen.tags
     assert re.search(r"… about [\d,]+ tokens …", page)
     assert DOCUMENTS["notes.md"][-400:] not in page
+    around = [each.text for own in selection_html.pieces(found).values() for each in own if each.kind == "around"]
+    assert max(map(len, around)) < 500
     assert "default-src 'none'" in page
     assert "light-dark" in page
     assert len(page) < 20_000

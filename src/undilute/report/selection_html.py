@@ -67,17 +67,19 @@ def _pieces(found: Selection, name: str) -> Iterator[Piece]:
     numbers = {each.passage.number: number for number, each in enumerate(found.passages, start=1)}
     at = 0
     for each in sorted((one for one in found.passages if one.document == name), key=lambda one: one.start):
-        yield from _between(found, text, at, each.start)
+        said = each.text.lstrip()  # the number stands where the words begin
+        yield from _between(found, text, at, each.end - len(said))
         number = numbers[each.passage.number]
-        yield Piece(printable(each.text), "kept", number, strength[number], hover(found, each))
+        yield Piece(printable(said), "kept", number, strength[number], hover(found, each))
         at = each.end
     yield from _between(found, text, at, len(text))
 
 
 def _between(found: Selection, text: str, start: int, end: int) -> Iterator[Piece]:
     """What was not kept: its ends, and how much is between them if that is long."""
-    before = AROUND if start else 0
-    after = AROUND if end < len(text) else 0
+    before = max(text.rfind(" ", start, start + AROUND) - start, 0) if start else 0
+    place = text.find(" ", end - AROUND, end) if end < len(text) else end
+    after = end - place if place >= start else AROUND
     if end - start - before - after < LONG:
         if end > start:
             yield Piece(printable(text[start:end]), "around")

@@ -89,7 +89,7 @@ def _passage(found: Selection, each: Selected, number: str, strong: bool = False
     line = _text(f"{number:>4}  ", "bold")
     line.append(f"{each.score:.4g}  ", style="dim")
     line.append(place, style="bold cyan")
-    line.append(f" ({each.start:,}–{each.end:,}), {each.tokens:,} tokens", style="dim")
+    line.append(f" ({each.start:,}–{each.end:,}), {each.tokens:,} token{'s' * (each.tokens != 1)}", style="dim")
     yield line
     shown = _text(printable(each.text.strip("\n")).rstrip())
     for start, end in spans(shown.plain, words_of(found.question)):
