@@ -27,7 +27,7 @@ from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteE
 from undilute.evaluation import Evaluation, compare, evaluate
 from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
-from undilute.selection import Selection, select
+from undilute.selection import Library, Reply, Selection, ask, reading, select
 from undilute.treatment import Plan, apply, calibrate
 from undilute.treatment.saved import keep_rules
 
@@ -39,12 +39,15 @@ __all__ = [
     "Evaluation",
     "InvalidTensor",
     "InvalidValue",
+    "Library",
     "MissingExtra",
     "Plan",
+    "Reply",
     "Selection",
     "UndiluteError",
     "UnknownName",
     "apply",
+    "ask",
     "attention",
     "calibrate",
     "capture",
@@ -58,6 +61,7 @@ __all__ = [
     "measures",
     "models",
     "nn",
+    "reading",
     "rules",
     "select",
     "selection",

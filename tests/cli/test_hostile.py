@@ -18,12 +18,14 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from tests.cli.test_diagnose import saved
 from tests.command import Here
 from tests.disk import full_disk
+from tests.selection.material import ByWords
 from tests.treatment.test_plan import FIRST, RULE, changed
 from undilute.models import texts
 
 HUGE, LONG = "9" * 400, "x" * 300
 READ = ["--model", "{model}", "--text", "{book}", "--length", "64"]
 FAST = [*READ, "--windows", "1", "--haystacks", "0"]
+SELECT = ["--model", "{model}", "--question", "Who?", "--budget", "90", "--scorer", ByWords.label]
 
 
 @pytest.fixture(scope="module")
@@ -187,13 +189,43 @@ TWICE = [
     "treat --output out --save-plan out",
     "treat --text {book} --save-plan {book}",
 ]
+SELECTION = [
+    *(
+        f"{command} {' '.join(SELECT)} {rest}"
+        for command in ("select", "ask")
+        for rest in (
+            *(f"{{book}} --{name} {value}" for name in ("budget", "size") for value in ("0", "-1", "x", HUGE)),
+            *("", "missing.md", "*.md", ".", "/dev/zero", LONG, "{binary}", "{empty}", "{book} {binary}"),
+            *(f"{{book}} --json {name}" for name in ("/", LONG, "a/" + LONG, "{book}", "/proc/nowhere/x")),
+            *(f"{{book}} --scorer {name}" for name in (",", "+", f"{ByWords.label}+", "nobody", SYSTEM)),
+            *(f"{{book}} --model {name}" for name in (LONG, "/", "{binary}", "./missing.gguf")),
+            "{book} --question ",
+            "{book} --budget 1",
+            "{book} --import missing.py",
+        )
+    ),
+    *(f"select {' '.join(SELECT)} {{book}} --html {name}" for name in ("/", LONG, "{book}")),
+    f"select {' '.join(SELECT)} {{book}} --html x --json x",
+    *(f"ask {' '.join(SELECT)} {{book}} --choices {given}" for given in (",", "a", "a,a", "a,,b")),
+    *(f"ask {' '.join(SELECT)} {{book}} --max-tokens {value}" for value in ("0", "-1", "500", HUGE)),
+    f"ask {' '.join(SELECT)} {{book}} --order worst",
+    f"ask {' '.join(SELECT)} {{book}} --chat",
+    f"ask {' '.join(SELECT)} {{book}} --question {'why' * 60}?",
+]
 
 
 def words(line: str, material: dict[str, str]) -> list[str]:
     return [word.format(**material) for word in line.split(" ")]
 
 
-KINDS = {"numbers": NUMBERS, "names": NAMES, "twice": TWICE, "expressions": EXPRESSIONS, "imports": IMPORTS}
+KINDS = {
+    "numbers": NUMBERS,
+    "names": NAMES,
+    "twice": TWICE,
+    "expressions": EXPRESSIONS,
+    "imports": IMPORTS,
+    "selection": SELECTION,
+}
 
 
 @pytest.mark.parametrize("lines", KINDS.values(), ids=KINDS)
@@ -248,6 +280,8 @@ WRITING = {
     "diagnose": f"diagnose {' '.join(READ)} --html new/x.html --json new/x.json --csv new/x.csv",
     "treat": f"treat {' '.join(FAST)} --rule ssmax --output new/out --save-plan new/plan.json",
     "compare": f"compare {' '.join(FAST)} --rules ssmax --output new/out",
+    "select": f"select {' '.join(SELECT)} {{book}} --html new/x.html --json new/x.json",
+    "ask": f"ask {' '.join(SELECT)} {{book}} --max-tokens 2 --json new/x.json",
     "bench": "bench --rules ssmax --lengths 8 --decode 0 --repeat 1 --dense 0 --no-backward --output new/out",
     "bench-diagnosis": "bench-diagnosis --model {model} --lengths 64 --repeat 1 --dense 0 --output new/out",
     "reproduce": "reproduce temperature --seeds 2 --output new/out",

@@ -24,6 +24,8 @@ OWN = {
     "diagnose": "undilute.cli.diagnose:diagnose_model",
     "treat": "undilute.cli.treat:treat",
     "compare": "undilute.cli.compare:compare",
+    "select": "undilute.cli.select:select_passages",
+    "ask": "undilute.cli.ask:ask_model",
     "rules": "undilute.cli.rules:list_rules",
 }
 

@@ -13,6 +13,10 @@ from undilute.diagnosis.heads import Head, Heads
 from undilute.diagnosis.result import Diagnosis
 from undilute.report.diagnosis_data import kind_rows, read
 from undilute.report.result_page import cell
+from undilute.report.selection_html import Piece, pieces
+from undilute.report.selection_text import printable
+from undilute.selection.answering import Choice, Reply
+from undilute.selection.result import Selection
 
 LINE = "border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent)"
 FIGURE = re.compile(r"[−+]?[\d.,]+.*|[–∞]")
@@ -120,3 +124,44 @@ def _line(head: Head, lengths: Sequence[int]) -> list[str]:
 
 def _signs(figure: str) -> str:
     return figure.replace("-", "−")
+
+
+def selection(found: Selection) -> str:
+    """What was kept, in a sentence, and the documents with the kept passages marked."""
+    return block(sentence(f"{found.summary()}.", strong=found.question), *_documents(found))
+
+
+def reply(found: Reply) -> str:
+    """The answer, where its words stand, the choices, what the whole documents give, and what was read."""
+    numbers = ", ".join(f"[{number}]" for number in found.cited)
+    where = f"Its words stand in {numbers}." if numbers else "No passage that was read holds its words."
+    parts = [sentence(found.question), sentence(where, strong=found.answer or "(nothing)"), _ranked(found.choices)]
+    if found.full is not None:
+        parts.append(sentence(found.full.sentence, strong=f"With everything: {found.full.answer or '(nothing)'}"))
+        parts.append(_ranked(found.full.choices))
+    return block(*parts, sentence(f"{found.selection.summary()}."), *_documents(found.selection))
+
+
+def _ranked(choices: Sequence[Choice]) -> str:
+    rows = [
+        [each.text, f"{each.probability:.1%}", _signs(f"{each.mean:.3f}"), _signs(f"{each.total:.3f}")]
+        for each in choices
+    ]
+    return table(["choice", "probability", "log-probability per token", "in all"], rows) if rows else ""
+
+
+def _documents(found: Selection) -> list[str]:
+    style = "white-space: pre-wrap; overflow-wrap: anywhere"
+    return [
+        sentence("", strong=name) + f'<div style="{style}">{"".join(map(_piece, own))}</div>'
+        for name, own in pieces(found).items()
+    ]
+
+
+def _piece(each: Piece) -> str:
+    text = html.escape(printable(each.text))
+    if each.kind != "kept":
+        return f'<span style="opacity: .65">{text if each.kind == "around" else f" {text} "}</span>'
+    colour = f"color-mix(in srgb, #e0a800 {round(0.6 * each.strength)}%, transparent)"
+    style = f"background: {colour}; color: inherit"
+    return f'<mark style="{style}" title="{html.escape(each.hover)}"><strong>[{each.number}]</strong> {text}</mark>'

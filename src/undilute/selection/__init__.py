@@ -6,22 +6,35 @@ finding     the retrieval heads of a model, found once
 select      the passages that fit into a budget
 result      what was selected, and ways to look at it
 keeping     work on passages that is kept for further questions
+forms       how a question is put after a text, or in a chat
+answering   the answer from what was selected, and from everything
+reading     a treatment of what a model reads: long prompts are selected before generation
 """
 
+from undilute.selection.answering import Choice, Full, Reply, ask
 from undilute.selection.finding import RetrievalHeads, retrieval_heads
+from undilute.selection.library import Library
 from undilute.selection.passages import Passage, split
+from undilute.selection.reading import Reading, reading
 from undilute.selection.result import Selected, Selection
 from undilute.selection.scorers import Scorer, Scores, Subject, scorer
 from undilute.selection.select import select, select_each
 
 __all__ = [
+    "Choice",
+    "Full",
+    "Library",
     "Passage",
+    "Reading",
+    "Reply",
     "RetrievalHeads",
     "Scorer",
     "Scores",
     "Selected",
     "Selection",
     "Subject",
+    "ask",
+    "reading",
     "retrieval_heads",
     "scorer",
     "select",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from undilute.errors import InvalidValue
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 Order = Literal["document", "best last"]
 ORDERS: tuple[Order, ...] = ("document", "best last")
+SCHEMA = "undilute.selection/1"
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,7 @@ class Selection:
 
     def arranged(self, order: Order = "document") -> str:
         """The same, in the order of the documents, or from the worst passage to the best: "best last"."""
-        if order not in ORDERS:
-            raise InvalidValue(f"order = {order!r}: must be {' or '.join(map(repr, ORDERS))}.")
+        check_order(order)
         return joined(self.in_order if order == "document" else self.passages[::-1])
 
     @property
@@ -120,6 +123,81 @@ class Selection:
             }
             for each in self.passages
         ]
+
+    # ---------------------------------------------------------------- to look at
+
+    def line(self, passage: Passage) -> int:
+        """The line of its document where a passage's first word stands, from 1."""
+        blank = len(passage.text) - len(passage.text.lstrip())
+        return self.documents[passage.document].count("\n", 0, passage.start + blank) + 1
+
+    def summary(self) -> str:
+        """How much was kept, and what that cost, in a sentence."""
+        return (
+            f"kept {len(self.passages):,} of {self.among:,} passages: {self.kept_tokens:,} of {self.tokens:,} tokens; "
+            f"the model read {self.read:,} tokens in {self.seconds:.1f} s"
+        )
+
+    def show(self) -> None:
+        """Print the passages, best first."""
+        from undilute.report import selection_text
+
+        selection_text.show(self)
+
+    def _repr_html_(self) -> str:
+        from undilute.report import notebook
+
+        return notebook.selection(self)
+
+    def data(self) -> dict[str, Any]:
+        """Everything as plain data, with a schema version; of the documents only what was kept."""
+        passages = [
+            {**row, "score": finite(row["score"]), "line": self.line(each.passage)}
+            for row, each in zip(self.rows(), self.passages, strict=True)
+        ]
+        return {
+            "schema": SCHEMA,
+            "question": self.question,
+            "scorer": self.scorer,
+            "budget": self.budget,
+            "among": self.among,
+            "tokens": self.tokens,
+            "kept_tokens": self.kept_tokens,
+            "read": self.read,
+            "seconds": self.seconds,
+            "documents": [{"name": name, "characters": len(text)} for name, text in self.documents.items()],
+            "passages": passages,
+            "text": self.text,
+        }
+
+    def save_json(self, path: str | Path) -> Path:
+        """Write it as JSON, with a schema version, and return the path."""
+        from undilute import files
+
+        return files.write(Path(path), to_json(self.data()))
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write a page that needs no network, and return its path."""
+        from undilute import files
+        from undilute.report import selection_html
+
+        return files.write(Path(path), selection_html.page(self))
+
+
+def check_order(order: str) -> None:
+    """Refuse an order of passages that is none."""
+    if order not in ORDERS:
+        raise InvalidValue(f"order = {order!r}: must be {' or '.join(map(repr, ORDERS))}.")
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON can hold it: None if it is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """Plain data as a file's text."""
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def joined(passages: tuple[Selected, ...]) -> str:
