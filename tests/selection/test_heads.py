@@ -54,9 +54,9 @@ def reads(model: Any, run: Any) -> list[int]:
 @pytest.mark.parametrize("depth", [0.0, 0.3, 0.77, 0.999])
 @pytest.mark.parametrize("question", [QUESTIONS[0], "What is the password of Daniel?"])
 def test_the_passage_with_the_fact_is_first(depth: float, question: str) -> None:
-    model, text = finder(), long_text(1200, depth)
+    model, text = finder(), long_text(600, depth)
     passages = split(text, tokenizer(), 48)
-    assert sum(each.tokens for each in passages) > 12_000
+    assert sum(each.tokens for each in passages) > 20 * FOUND.group
     (scores,) = scored(model, [question], passages)
     assert FACTS[0] in passages[scores.order[0]].text
     assert scores.rounds.max() > 1
@@ -64,16 +64,16 @@ def test_the_passage_with_the_fact_is_first(depth: float, question: str) -> None
 
 def test_no_group_is_longer_than_there_is_room() -> None:
     """Passages and marks fit into a group in every round, and later rounds cost a seventh of the first at most."""
-    model, passages = finder(), split(long_text(2000, 0.4), tokenizer(), 48)
-    for group in (200, 300, 1024):
-        (scores,) = [None]
-        passes = reads(model, lambda group=group: scored(model, QUESTIONS[:1], passages, group=group))[1:]
+    model, passages = finder(), split(long_text(900, 0.4), tokenizer(), 48)
+    for group in (200, 1024):
+        found: list[Scores] = []
+        passes = reads(model, lambda group=group: found.extend(scored(model, QUESTIONS[:1], passages, group=group)))[1:]  # type: ignore[misc]
         tokens = sum(each.tokens for each in passages)
         assert max(passes) <= group
         first = -(-tokens // group)
         assert first <= len(passes)
         assert sum(passes) <= tokens * (1 + 1 / 7) + 2 * group
-        (scores,) = scored(model, QUESTIONS[:1], passages, group=group)
+        (scores,) = found
         assert scores.read == sum(passes)
         rounds = sorted(set(scores.rounds.tolist()))
         assert rounds == list(range(1, len(rounds) + 1))
@@ -82,7 +82,7 @@ def test_no_group_is_longer_than_there_is_room() -> None:
 
 
 def test_several_questions_at_once_are_one_by_one() -> None:
-    model, passages = finder(), split(long_text(300, 0.5) + " " + FACTS[1], tokenizer(), 48)
+    model, passages = finder(), split(long_text(80, 0.5) + " " + FACTS[1], tokenizer(), 48)
     questions = [*QUESTIONS, "Is it?", "What is the nickname of Clara?"] * 5  # more than one pass takes
     together = scored(model, questions, passages)
     for question, scores in zip(questions[:4], together, strict=False):
@@ -160,7 +160,9 @@ def test_a_passage_longer_than_a_group_stands_alone() -> None:
 
 def test_a_passage_longer_than_the_model_reads_is_one_sentence() -> None:
     model, passages = llama_like("Llama"), passages_of("one.", filler(5, 80))
-    with pytest.raises(InvalidValue, match=r"a passage of d has .* tokens, from character 4 on: .* at most 512") as caught:
+    with pytest.raises(
+        InvalidValue, match=r"a passage of d has .* tokens, from character 4 on: .* at most 512"
+    ) as caught:
         scored(model, QUESTIONS[:1], passages, SOME)
     assert "\n" not in str(caught.value)
 
@@ -196,7 +198,10 @@ def test_equal_scores_keep_the_order_of_the_documents() -> None:
         finder(), tokenizer(), "Is it?", "domel doran. " * 100, scorer=Heads(Subject(finder(), tokenizer()), FOUND, 40)
     )
     assert len(selected.passages) > 0
-    assert sorted(scores.order.tolist()) == list(range(100))
+    order = scores.order.tolist()
+    assert sorted(order) == list(range(100))
+    places = [(-scores.rounds[place], -scores.values[place], place) for place in order]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("group", [0, -3, 1.5, True])

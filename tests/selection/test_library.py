@@ -115,7 +115,12 @@ def test_a_size_with_a_library_is_refused(model: Any) -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [({"size": 0}, "size = 0"), ({"memory": -1}, "memory = -1"), ({"memory": 1.5}, "memory = 1.5"), ({"folder": 3}, "3")],
+    [
+        ({"size": 0}, "size = 0"),
+        ({"memory": -1}, "memory = -1"),
+        ({"memory": 1.5}, "memory = 1.5"),
+        ({"folder": 3}, "3"),
+    ],
 )
 def test_wrong_values_are_named(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidValue, match=says):
@@ -260,7 +265,9 @@ def test_documents_come_back_to_the_character(tmp_path: Path, documents: Any) ->
 def test_other_documents_or_another_size_are_refused_by_name(tmp_path: Path) -> None:
     library(tmp_path / "kept")
     before = (tmp_path / "kept" / MANIFEST).read_bytes()
-    with pytest.raises(InvalidValue, match=r"has 2 documents from 'first' .* given are 1 document from 'mine'") as caught:
+    with pytest.raises(
+        InvalidValue, match=r"has 2 documents from 'first' .* given are 1 document from 'mine'"
+    ) as caught:
         library(tmp_path / "kept", {"mine": "text."})
     assert "\n" not in str(caught.value)
     with pytest.raises(InvalidValue, match=r"passages of 48 tokens .* passages of 96 tokens"):
