@@ -17,16 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from undilute import files
 from undilute.diagnosis.kinds import is_found
-from undilute.diagnosis.probe import Probe, planned, probe
+from undilute.diagnosis.probe import Plan, Probe, planned, probe
 from undilute.diagnosis.retrieval import of_all, of_each
 from undilute.diagnosis.windows import Text
 from undilute.errors import InvalidValue
 from undilute.models import cache, texts
 from undilute.models.fingerprint import of_model
+from undilute.models.forward_pass import evaluating, first_pass
 from undilute.models.limits import readable_length
+from undilute.models.text_loss import check_head
+from undilute.models.texts import known_tokens
+from undilute.models.watch import check_attended, check_supported, watch
 from undilute.progress import Progress, quiet
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 MOST = 8  # heads that choose
 LENGTH = 1024  # tokens of the longest haystack
 HALF = 0.5  # of its attention at the shortest length that a fact must keep
+TRIED = 16  # tokens that show whether a model attends, and to what
 FORMAT = 1
 
 
@@ -78,7 +85,10 @@ class RetrievalHeads:
             raise ValueError("another format")
         heads = tuple((str(layer), int(head)) for layer, head in data["heads"])
         alpha = {int(length): float(value) for length, value in data["alpha"].items()}
-        return cls(heads, str(data["until"]), int(data["group"]), alpha)
+        found = cls(heads, str(data["until"]), int(data["group"]), alpha)
+        if not alpha or found.group < 1 or found.until not in layers_in(heads):
+            raise ValueError("not what was found")
+        return found
 
 
 def retrieval_heads(
@@ -97,17 +107,44 @@ def retrieval_heads(
     keep : write what was found to the cache folder, and look there first
     on_progress : called with (share done, what is being done)
     """
+    check_supported(model)
     file = _file(model, tokenizer) if keep else None
     if file is not None and (known := _read(file)) is not None:
         return known
     made = [
         Text(name, texts.tokenised(tokenizer, prose), tokenizer, False) for name, prose in texts.shipped_texts().items()
     ]
-    plan = planned(tokenizer, readable_length(model, min(LENGTH, readable_length(model))))
-    found = _found(probe(model, tokenizer, made, plan, on_progress=on_progress or quiet))
+    _check_can_be_asked(model, made[0].ids)
+    found = _found(probe(model, tokenizer, made, _plan(model, tokenizer), on_progress=on_progress or quiet))
     if file is not None:
         _write(file, found)
     return found
+
+
+def _check_can_be_asked(model: PreTrainedModel, ids: Tensor) -> None:
+    """Raise unless it is a causal language model that attends and knows the tokenizer's tokens."""
+    check_head(model)
+    known_tokens(ids, model, "a text")
+    ahead: list[bool] = []
+    with torch.inference_mode(), evaluating(model), watch(model, lambda call: ahead.append(call.looks_ahead)):
+        first_pass(model, ids[:TRIED])
+    check_attended(model, len(ahead))
+    if any(ahead):
+        raise InvalidValue(
+            f"{type(model).__name__} looks at later tokens, as an encoder does: its heads are found by asking it to go "
+            "on, so it must be a causal language model, such as LlamaForCausalLM."
+        )
+
+
+def _plan(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Plan:
+    length = min(LENGTH, readable_length(model))
+    try:
+        return planned(tokenizer, length)
+    except InvalidValue:
+        raise InvalidValue(
+            f"{type(model).__name__} reads at most {length:,} tokens: too few to hide facts at two lengths and ask for "
+            "them, so its retrieval heads cannot be found; use another scorer, such as bm25."
+        ) from None
 
 
 def _found(asked: Probe) -> RetrievalHeads:
