@@ -10,9 +10,9 @@ import pytest
 import undilute as ud
 
 NAMES = """
-Diagnosis Evaluation InvalidTensor InvalidValue Library MissingExtra Plan Reply Selection UndiluteError UnknownName apply
-ask attention calibrate capture compare diagnose evaluate evaluation explain integrations losses measures models nn
-reading rules select selection set_memory_budget structures theory treatment watch
+Diagnosis Evaluation InvalidTensor InvalidValue Library MissingExtra Plan Reply Selection UndiluteError UnknownName
+apply ask attention calibrate capture compare diagnose evaluate evaluation explain integrations losses measures
+models nn reading rules select selection set_memory_budget structures theory treatment watch
 """
 
 

@@ -1,4 +1,4 @@
-"""Documents that are asked about more than once are read once, and nothing is ever taken from a wrong or broken file."""
+"""Documents that are asked about more than once are read once; nothing is ever taken from a wrong or broken file."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     for attempt in (lambda: library(tmp_path), lambda: Library.open(tmp_path, tokenizer())):
         with pytest.raises(InvalidValue, match=r"holds something else, such as 'thesis\.tex'"):
             attempt()
-    with pytest.raises(InvalidValue, match="cannot keep a library in .*thesis"):
+    with pytest.raises(InvalidValue, match=r"cannot keep a library in .*thesis"):
         library(tmp_path / "thesis.tex")
     assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -364,7 +364,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(model: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("folder", ["/proc/undilute-library", "/dev/null/library", "a\0b"])
 def test_a_folder_that_cannot_be_made_is_one_sentence(folder: str) -> None:
-    with pytest.raises(InvalidValue, match="cannot (write|keep a library in)") as caught:
+    with pytest.raises(InvalidValue, match=r"cannot (write|keep a library in)") as caught:
         library(Path(folder))
     assert "\n" not in str(caught.value)
 

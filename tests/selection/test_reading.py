@@ -21,6 +21,8 @@ from transformers import (
 import undilute as ud
 from tests.selection.material import CHATML, DOCUMENTS, FACT, QUESTION, WORDED, chat_tokenizer, gpt2
 from undilute.errors import InvalidValue
+from undilute.models.texts import beginning
+from undilute.selection.answering import plain
 from undilute.selection.reading import Reading, parted
 
 LONG = DOCUMENTS["notes.md"]
@@ -332,3 +334,21 @@ def test_models_and_settings_that_make_no_sense_are_refused(
     with pytest.raises(InvalidValue, match="without a model"), Reading(tokenizer, **OPTIONS):
         pass
     assert "generate" not in model.__dict__
+
+
+def test_an_evaluation_asks_about_what_was_selected(model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Questions about a long text are asked about what matters of it, as the same treatment does for generate."""
+    from undilute.models.read_once import ReadOnce, read
+
+    text, question = (torch.tensor(plain(tokenizer, each)) for each in (LONG, f"\n\n{QUESTION}"))
+    short = text[:50]
+    whole = ReadOnce(model, short).ask(question)
+    with ud.reading(model, tokenizer, **OPTIONS) as reading:
+        assert torch.equal(read(model, short).ask(question), whole)
+        assert reading.last is None
+        asked = read(model, text).ask(question)
+    assert reading.last is not None
+    assert FACT in reading.last.text
+    selected = torch.tensor([*beginning(tokenizer), *plain(tokenizer, reading.last.text)])
+    assert torch.equal(asked, ReadOnce(model, selected).ask(question))
+    assert isinstance(read(model, short), ReadOnce)

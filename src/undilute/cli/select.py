@@ -15,7 +15,7 @@ from rich.text import Text
 from undilute.cli.evaluation import progress_bar
 from undilute.cli.options import Cache, Trust, require
 from undilute.cli.output import put
-from undilute.errors import InvalidValue, UnknownName
+from undilute.errors import InvalidValue
 from undilute.progress import quiet
 from undilute.rules.parameters import count
 
@@ -99,9 +99,7 @@ def check(
         count("--size", size)
     if not paths:
         raise InvalidValue("no documents: name the files, folders or patterns to read, such as notes/*.md.")
-    for name in scorer.split("+"):
-        if name.strip() not in scorers.known():
-            raise UnknownName("scorer", name.strip(), scorers.known())
+    scorers.check_names(scorer)
     read = [file for path in paths for file in texts.meant(path)]
     weights = [Path(model), *(Path(model).iterdir() if Path(model).is_dir() else ())]
     written = [each for each in outputs if each is not None and each != STDOUT]

@@ -31,7 +31,7 @@ from undilute.models import text_loss, texts
 from undilute.models.capture import Capture, LayerSample, capture
 from undilute.models.forward_pass import check_reads_tokens, evaluating
 from undilute.models.limits import readable_length
-from undilute.models.read_once import ReadOnce
+from undilute.models.read_once import read
 from undilute.models.texts import known_tokens
 from undilute.progress import Progress, quiet
 from undilute.rules.parameters import whole
@@ -268,9 +268,9 @@ def answers(
 
 
 def _about(model: PreTrainedModel, haystack: Haystack) -> list[Answer]:
-    read = ReadOnce(model, haystack.ids)
+    text = read(model, haystack.ids)
     return [
-        answered(haystack, number, question, read.ask(question.ids))
+        answered(haystack, number, question, text.ask(question.ids))
         for number, question in enumerate(haystack.questions)
     ]
 

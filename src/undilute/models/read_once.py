@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -63,6 +63,23 @@ class Answered(NamedTuple):
 
     logits: Tensor
     rows: list[LastRow]
+
+
+READER = "_undilute_reader"  # of a model: what a treatment of what it reads puts in the place of :class:`ReadOnce`
+
+
+class Asked(Protocol):
+    """A text that questions can be asked about."""
+
+    def ask(self, question: Tensor) -> Tensor:
+        """Logits (vocabulary,) after the text and the question (tokens,), in double precision."""
+
+
+def read(model: PreTrainedModel, ids: Tensor) -> Asked:
+    """A text (tokens,) as the model reads it: all of it, or what a treatment that is in force makes of it."""
+    reader = model.__dict__.get(READER)
+    made: Asked = ReadOnce(model, ids) if reader is None else reader(ids)
+    return made
 
 
 class ReadOnce:

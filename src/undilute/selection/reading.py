@@ -10,7 +10,8 @@ end is the question and all before it the documents. The model reads the selecte
 comes back has the original prompt in front, as if it had been read. In a chat, what the template puts around the text
 of the last user stays as it is.
 
-Only ``generate`` is changed. A single pass over the model, as of ``undilute.evaluate``, reads what it is given.
+``undilute.evaluate`` asks its questions the same way. Its loss on plain text does not change: a pass over a text that
+nobody asks about reads all of it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
+from undilute.models.read_once import READER, ReadOnce
+from undilute.models.texts import beginning
 from undilute.rules.parameters import count
 from undilute.selection import forms, scorers
 from undilute.selection.answering import check_causal, marked, plain
@@ -105,7 +108,7 @@ class Reading:
         self.question = question
         self.last: Selection | None = None
         self._in_force: InForce | None = None
-        self._chosen_by: Any = scorer
+        self.chosen_by: Any = scorer
 
     @property
     def label(self) -> str:
@@ -121,16 +124,17 @@ class Reading:
             )
         if self._in_force is not None or isinstance(model.__dict__.get("generate"), _Generate):
             raise InvalidValue("a reading is in force already: undo it before another is entered.")
-        self._chosen_by = scorers.get(self.scorer, Subject(model, self.tokenizer))
+        self.chosen_by = scorers.get(self.scorer, Subject(model, self.tokenizer))
         before = model.__dict__.get("generate")
         generate: Any = model.generate
         ours = _Generate(self, model, generate)
         model.__dict__["generate"] = ours
+        model.__dict__[READER] = lambda ids: _Selected(self, model, ids)
 
         def undo() -> None:
             if model.__dict__.get("generate") is not ours:
                 raise InvalidValue("model.generate was replaced while the reading was in force: undo that first.")
-            del model.__dict__["generate"]
+            del model.__dict__["generate"], model.__dict__[READER]
             if before is not None:
                 model.__dict__["generate"] = before
             self._in_force = None
@@ -158,7 +162,7 @@ class Reading:
         """The prompt (tokens,) with the passages that matter in place of the documents."""
         prompt = parted(self.tokenizer, ids.tolist())
         documents, gap, end, asked = self._divided(prompt.text)
-        self.last = select(model, self.tokenizer, asked, documents, budget=self.budget, scorer=self._chosen_by)
+        self.last = select(model, self.tokenizer, asked, documents, budget=self.budget, scorer=self.chosen_by)
         made = [*prompt.before, *plain(self.tokenizer, prompt.head + self.last.text + gap + end + prompt.tail)]
         return torch.tensor([*made, *prompt.after], dtype=ids.dtype, device=ids.device)
 
@@ -255,6 +259,26 @@ def _closing(ids: list[int], start: int, after: list[int], mark: int) -> int | N
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+class _Selected:
+    """A text of which the model reads what matters for each question: as ``ReadOnce``, for an evaluation."""
+
+    def __init__(self, by: Reading, model: PreTrainedModel, ids: Tensor) -> None:
+        self.by, self.model, self.ids = by, model, ids
+
+    def ask(self, question: Tensor) -> Tensor:
+        """Logits (vocabulary,) after what was selected of the text and the question (tokens,)."""
+        ids = self.ids
+        if len(ids) + len(question) > self.by.longer_than:
+            start = list(beginning(self.by.tokenizer))
+            begun = len(start) if ids[: len(start)].tolist() == start else 0
+            text, asked = (_decoded(self.by.tokenizer, each.tolist()) for each in (ids[begun:], question))
+            self.by.last = select(
+                self.model, self.by.tokenizer, asked, text, budget=self.by.budget, scorer=self.by.chosen_by
+            )
+            ids = torch.tensor([*start, *plain(self.by.tokenizer, self.by.last.text)])
+        return ReadOnce(self.model, ids).ask(question)
 
 
 # ---------------------------------------------------------------- generate

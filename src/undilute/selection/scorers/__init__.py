@@ -114,8 +114,7 @@ def get(given: Any, subject: Subject) -> Scorer:
         return given
     if not isinstance(given, str):
         raise InvalidValue(f"scorer = {given!r}: must be a name such as 'heads' or 'heads+bm25', or a scorer.")
-    names = [name.strip() for name in given.split("+")]
-    made = [_made(name, subject) for name in names]
+    made: list[Scorer] = [maker(subject, *arguments) for maker, *arguments in check_names(given)]
     if len(made) == 1:
         return made[0]
     from undilute.selection.scorers.fusion import Fusion
@@ -123,15 +122,20 @@ def get(given: Any, subject: Subject) -> Scorer:
     return Fusion(made)
 
 
-def _made(text: str, subject: Subject) -> Scorer:
+def check_names(text: str) -> list[tuple[Any, ...]]:
+    """What makes each scorer of ``a+b:argument``, and with which argument; an error if there is no such scorer."""
+    return [_maker(name.strip()) for name in text.split("+")]
+
+
+def _maker(text: str) -> tuple[Any, ...]:
     name, colon, argument = text.partition(":")
     makers = known()
     if name not in makers:
         raise UnknownName("scorer", name, makers)
     if not colon:
-        return makers[name](subject)
+        return (makers[name],)
     if len(inspect.signature(makers[name]).parameters) < 2:
         raise InvalidValue(f"scorer {text!r}: {name} takes nothing after a colon; write {name!r}.")
     if not argument:
         raise InvalidValue(f"scorer {text!r}: must have something after the colon, or no colon.")
-    return makers[name](subject, argument)
+    return makers[name], argument
