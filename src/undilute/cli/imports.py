@@ -68,7 +68,7 @@ def load(name: str) -> None:
     if not any(each not in before or _is_of(module, each[2]) for each in _registered()):
         raise InvalidValue(
             f"{OPTION} = {shown(name)} registers nothing: it must define a rule with @undilute.rules.register, or a "
-            "measure or a task with its decorator."
+            "measure, a task or a scorer with its decorator."
         )
     _done.append(place)
 
@@ -82,7 +82,8 @@ def _registered() -> list[tuple[str, str, object]]:
     """Kind, name and maker of everything that a file could register."""
     found: list[tuple[str, str, object]] = [("rule", name, rules.preset(name).factory) for name in rules.names()]
     found += [("measure", name, each.compute) for name, each in measures.every().items()]
-    return found + [("task", each.name, each.make) for each in tasks.known()]
+    found += [("task", each.name, each.make) for each in tasks.known()]
+    return found + [("scorer", name, make) for name, make in scorers.known().items()]
 
 
 def _is_of(module: ModuleType, maker: object) -> bool:
