@@ -6,8 +6,11 @@ finding     the retrieval heads of a model, found once
 select      the passages that fit into a budget
 result      what was selected, and ways to look at it
 keeping     work on passages that is kept for further questions
+judging     questions about hidden facts, answered after what each reader gave the model
+comparison  which reader answers best, and at what cost
 """
 
+from undilute.selection.comparison import Comparison, compare_readers
 from undilute.selection.finding import RetrievalHeads, retrieval_heads
 from undilute.selection.passages import Passage, split
 from undilute.selection.result import Selected, Selection
@@ -15,6 +18,7 @@ from undilute.selection.scorers import Scorer, Scores, Subject, scorer
 from undilute.selection.select import select, select_each
 
 __all__ = [
+    "Comparison",
     "Passage",
     "RetrievalHeads",
     "Scorer",
@@ -22,6 +26,7 @@ __all__ = [
     "Selected",
     "Selection",
     "Subject",
+    "compare_readers",
     "retrieval_heads",
     "scorer",
     "select",
