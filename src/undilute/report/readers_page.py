@@ -104,10 +104,11 @@ def _bars(found: Comparison, title: str, values: Mapping[str, Mapping[str, float
                 "parts": [
                     {
                         "what": what,
-                        "text": text(value) if value > 0 else "none",
-                        "wide": f"{100 * max(math.log10(value) - start, 0) / wide:.1f}" if value > 0 else "0",
+                        "text": text(value),
+                        "wide": f"{100 * (math.log10(value) - start) / wide:.1f}",
                     }
                     for what, value in own.items()
+                    if value > 0
                 ],
             }
             for reader, own in values.items()
