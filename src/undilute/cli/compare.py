@@ -109,10 +109,10 @@ def compare(
         _refuse(context, OF_RULES, "compares rules, and --select compares readers: give one of the two.")
         asked = {"haystacks": haystacks, "questions": questions, "budget": budget, "order": order}
         folder = READERS if output is None else output
+        options = {name: value for name, value in asked.items() if value is not None}
         _compare_readers(
-            context, model, _names("--select", select), read, tasks, _lengths(context, length, lengths), seed, folder,
-            {each: kind for each, kind in ((html, "html"), (as_json, "json")) if each is not None}, cache,
-            trust_remote_code, {name: value for name, value in asked.items() if value is not None},
+            context, model, _names("--select", select), read, tasks, _lengths(length, lengths), seed, folder, html,
+            as_json, cache, trust_remote_code, options,
         )  # fmt: skip
         return
     _refuse(context, OF_READERS, "is for readers: give --select as well, such as --select none,heads.")
@@ -189,7 +189,8 @@ def _compare_readers(
     lengths: Sequence[int],
     seed: int,
     folder: Path,
-    also: dict[Path, str],
+    html: Path | None,
+    as_json: Path | None,
     cache: bool,
     trust_remote_code: bool,
     options: dict[str, Any],
@@ -207,7 +208,7 @@ def _compare_readers(
     check_names(readers, asked, options.get("order", ORDER))
     checkpoint = folder / f"answers-{max(lengths)}.jsonl"  # what is hidden depends on the longest
     own = [folder / each for each in (result_files.RESULTS, result_files.PAGE, FILE)]
-    files.check_writable(*own, checkpoint, *also, read=[*read, Path(model)])
+    files.check_writable(*own, checkpoint, *filter(None, (html, as_json)), read=[*read, Path(model)])
     prose = texts.read_each(read)
     with judging.console.status(Text(f"loading {model} …")):
         loaded, tokenizer = models.load(model, cache=cache, trust_remote_code=trust_remote_code)
@@ -229,14 +230,15 @@ def _compare_readers(
             on_progress=tell,
             **options,
         )
-    _finish(replace(found, command=typed(context, *NO_FIGURES)), folder, also)
+    _finish(replace(found, command=typed(context, *NO_FIGURES)), folder, html, as_json)
 
 
-def _finish(found: Comparison, folder: Path, also: dict[Path, str]) -> None:
+def _finish(found: Comparison, folder: Path, html: Path | None, as_json: Path | None) -> None:
     from undilute.report import readers_page, readers_text, result_files
 
-    made = {path: found.to_json() if kind == "json" else readers_page.page(found) for path, kind in also.items()}
-    found.save(folder, made)
+    also = {} if html is None else {html: readers_page.page(found)}
+    also |= {} if as_json is None else {as_json: found.to_json()}
+    found.save(folder, also)
     interrupts.keep(f"the results had been written to {str(folder)!r}")
     for part in readers_text.terminal(found):
         judging.console.print(part)
@@ -250,7 +252,7 @@ def _names(option: str, text: str) -> list[str]:
     return names
 
 
-def _lengths(context: typer.Context, length: int | None, lengths: str) -> list[int]:
+def _lengths(length: int | None, lengths: str) -> list[int]:
     if length is not None and lengths:
         raise InvalidValue("--length and --lengths: give one of the two; --lengths takes several, as in 1024,8192.")
     if lengths:

@@ -1,4 +1,7 @@
-"""counting: how many times was somebody seen?  Every sighting is needed, and none says the number."""
+"""counting: how many times was somebody seen?  Every sighting is needed, and none says the number.
+
+Candidates are the numbers from two to five, as far as a tokenizer tells them apart by one token.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,12 @@ ASKS = "The number of times that {name} was seen at the harbour is"
     usual=False,
 )
 def counting(words: Words, taken: Set[str], generator: Generator) -> Hidden:
-    candidates = list(NUMBERS.values())
-    if len(told := words.chosen(candidates, len(candidates), frozenset(), generator)) < len(candidates):
-        raise words.too_few(f"{len(told)} of {len(candidates)} numbers", len(candidates))
+    told = words.chosen(list(NUMBERS.values()), len(NUMBERS), frozenset(), generator)  # the text may have them too
+    if len(told) < PEOPLE:
+        raise words.too_few(f"{len(told)} of {len(NUMBERS)} numbers", PEOPLE)
+    candidates = [word for word in NUMBERS.values() if word in told]
     people = names(PEOPLE, taken, generator, OTHER_NAMES)
-    counts = generator.permutation(list(NUMBERS))[:PEOPLE].tolist()
+    counts = generator.permutation([number for number, word in NUMBERS.items() if word in told])[:PEOPLE].tolist()
     needles: list[str] = []
     asked = []
     for name, number in zip(people, counts, strict=True):
