@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -19,8 +21,8 @@ from tests.evaluation.tokenizers import PROSE, tokenizer
 from undilute.errors import InvalidValue, UnknownName
 from undilute.evaluation import tasks
 from undilute.evaluation.haystacks import haystacks, shortest
-from undilute.evaluation.tasks import Asked, Hidden
-from undilute.evaluation.words import THINGS, Generator, Words
+from undilute.evaluation.tasks import Asked, Hidden, articles, counting
+from undilute.evaluation.words import THINGS, Generator, Words, standing_in
 
 OWN = """
 import undilute as ud
@@ -146,3 +148,84 @@ def test_a_name_that_is_taken_and_a_field_that_is_unknown_are_refused() -> None:
     with pytest.raises(InvalidValue, match=r"task 'x': '{colour} is' has a field 'colour': must be name, other, kind"):
         ud.evaluation.task("x", hides={}, asks="{colour} is")
     assert [each.name for each in tasks.known()] == list(TASKS)
+
+
+# ---------------------------------------------------------------- counting and articles
+
+
+def drawn(name: str, kind: str = "byte-level", seed: int = 0, taken: Set[str] = frozenset()) -> Hidden:
+    (chosen,) = tasks.known([name])
+    return chosen.make(Words(tokenizer(kind)), taken, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counting_needs_every_sighting_and_no_other(seed: int) -> None:
+    needles, asked = drawn("counting", seed=seed)
+    assert len(set(needles)) == len(needles) <= counting.MOST
+    assert len(asked) == counting.PEOPLE
+    for each in asked:
+        name = each.text.removeprefix("The number of times that ").removesuffix(" was seen at the harbour is")
+        seen = [place for place, needle in enumerate(needles) if needle.startswith(f"{name} was seen at the harbour")]
+        assert sorted({*each.answered_by, *each.needs}) == seen
+        assert list(each.right) == [counting.NUMBERS[len(seen)]]
+        assert set(each.candidates) <= set(counting.NUMBERS.values())
+        assert len(each.candidates) >= counting.PEOPLE
+    assert len({tuple(each.right) for each in asked}) == counting.PEOPLE
+
+
+def test_all_numbers_are_candidates_where_they_can_be_told_apart() -> None:
+    """A tokenizer of words that has seen them."""
+    used = copy.deepcopy(tokenizer("words"))
+    used.add_tokens(["two", "three", "four", "five"])
+    (chosen,) = tasks.known(["counting"])
+    _, asked = chosen.make(Words(used), frozenset(), np.random.default_rng(0))
+    assert all(list(each.candidates) == ["two", "three", "four", "five"] for each in asked)
+
+
+def test_numbers_that_a_tokenizer_cannot_tell_apart_are_said() -> None:
+    with pytest.raises(InvalidValue, match="tells only 2 of 4 numbers"):
+        drawn("counting", "bytes")
+
+
+@pytest.mark.parametrize("answer", articles.PARAGRAPHS)
+def test_an_answer_stands_in_its_own_paragraph_alone(answer: str) -> None:
+    says, asks = articles.PARAGRAPHS[answer]
+    assert len(re.findall(rf"\b{answer}\b", says)) == 1
+    assert asks.endswith("?")
+    assert 2 <= len(re.findall(r"[.](?: |$)", says)) <= 4
+    others = [text for name, own in articles.PARAGRAPHS.items() for text in own if name != answer]
+    assert not any(answer.lower() in standing_in(text) for text in [*others, asks])
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "bytes", "words"])
+def test_articles_ask_about_eight_paragraphs(kind: str) -> None:
+    if kind == "words":  # which knows none of them
+        with pytest.raises(InvalidValue, match="tells only 0 of 24 countries"):
+            drawn("articles", kind)
+        return
+    needles, asked = drawn("articles", kind)
+    assert len(articles.PARAGRAPHS) == 24
+    assert len(needles) == len(asked) == 8
+    for each in asked:
+        (right,) = each.right
+        assert (needles[each.answered_by[0]], each.text) == articles.PARAGRAPHS[right]
+        assert sorted(each.candidates) == sorted(right for one in asked for right in one.right)
+
+
+def test_answers_in_the_text_are_not_asked_for() -> None:
+    taken = {name.lower() for name in list(articles.PARAGRAPHS)[:6]}
+    _, asked = drawn("articles", taken=taken)
+    assert not {word.lower() for each in asked for word in each.right} & taken
+    with pytest.raises(InvalidValue, match="countries that are not in the text"):
+        drawn("articles", taken={name.lower() for name in list(articles.PARAGRAPHS)[:20]})
+
+
+@pytest.mark.parametrize("name", ["counting", "articles"])
+def test_the_shortest_haystack_holds_them_and_is_half_text(name: str) -> None:
+    used = tokenizer("byte-level")
+    least = shortest(used, [name])
+    for stack in haystacks(used, PROSE, [least], 6, only=[name]):
+        hidden = {span for question in stack.questions for span in question.needs}
+        assert sum(end - start for start, end in hidden) <= least / 2
+    with pytest.raises(InvalidValue, match=f"must be at least {least:,} tokens"):
+        haystacks(used, PROSE, [least - 1], 1, only=[name])

@@ -27,6 +27,7 @@ from undilute.evaluation import tasks
 from undilute.measures import registry as measures
 from undilute.models.reasons import one_line
 from undilute.rules.parameters import shown
+from undilute.selection import scorers
 
 OPTION, PARAMETER = "--import", "imports"
 Imports = Annotated[
@@ -34,7 +35,7 @@ Imports = Annotated[
     typer.Option(
         OPTION,
         metavar="FILE.py|MODULE",
-        help="Your own rules, measures or tasks, to use by name. Their code is run: import only what you trust.",
+        help="Your own rules, measures, tasks or scorers, to use by name. Their code is run: import only what you trust.",
     ),
 ]
 _done: list[str] = []  # files by their full names, and modules

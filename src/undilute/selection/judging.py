@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from undilute import files
 from undilute.errors import InvalidValue
-from undilute.evaluation.haystacks import Hay, Haystack, Hiding, Question
+from undilute.evaluation.haystacks import Hay, Haystack, Hiding, Question, shortest
 from undilute.evaluation.measure import answered
+from undilute.evaluation.tasks import known as known_tasks
 from undilute.evaluation.words import continuation
 from undilute.models.forward_pass import evaluating
 from undilute.models.limits import maximum_length
@@ -35,7 +37,7 @@ from undilute.selection import scorers
 from undilute.selection.forms import put
 from undilute.selection.keeping import Kept, Nothing
 from undilute.selection.passages import SIZE, Passage, named, split
-from undilute.selection.result import Order, Selection
+from undilute.selection.result import ORDERS, Order, Selection
 from undilute.selection.scorers import Scorer, Scores, Subject
 from undilute.selection.scorers.fusion import Fusion
 from undilute.selection.select import within
@@ -78,6 +80,26 @@ class Read:
     chosen: int
     answered: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question of a task.
+
+    Attributes
+    ----------
+    task : its name
+    statements : what must be read to know the answer
+    question : as it is asked
+    answer : the right one
+    candidates : how many are ranked
+    """
+
+    task: str
+    statements: tuple[str, ...]
+    question: str
+    answer: str
+    candidates: int
 
 
 def read_each(
@@ -128,7 +150,10 @@ def read_each(
     whole("seed", seed, 0)
     if not readers or not lengths or not tasks:
         raise InvalidValue("readers, lengths and tasks: must name at least one each.")
+    check_names(readers, tasks, order, given or {})
     prose = named(texts)
+    hay = {name: Hay(tokenizer, text) for name, text in prose.items()}
+    _check_room(tokenizer, hay, tasks, lengths, haystacks)
     judging = _Judging(model, tokenizer, readers, given or {}, budget, order, size, questions)
     settings = {
         "model": judging.fingerprint,
@@ -141,7 +166,6 @@ def read_each(
         "seed": seed,
     }
     done = _Done(checkpoint, settings)
-    hay = {name: Hay(tokenizer, text) for name, text in prose.items()}
     hiding = Hiding(tokenizer)
     cells = [(task, number) for number in range(haystacks) for task in tasks]
     found: list[Read] = []
@@ -160,6 +184,66 @@ def read_each(
                     done.add((task, number, length), list(judging.about(haystack, text)))
                 found += done[task, number, length]
     tell(1.0, "done")
+    return found
+
+
+def check_names(
+    readers: Sequence[str], tasks: Sequence[str], order: str = ORDER, given: Mapping[str, Scorer] | None = None
+) -> None:
+    """Refuse names that nothing has, which takes no model."""
+    among = [*scorers.known(), *(given or {})]
+    for reader in readers:
+        parts = [] if reader in (FULL, ORACLE) else reader.split("+")
+        for part in parts:
+            if part.partition(":")[0] not in among:
+                raise InvalidValue(
+                    f"reader {reader!r}: must be {FULL}, {ORACLE}, or one of the scorers {', '.join(among)}, several "
+                    "joined by +."
+                )
+    known_tasks(list(tasks))
+    if order not in ORDERS:
+        raise InvalidValue(f"order = {order!r}: must be {' or '.join(map(repr, ORDERS))}.")
+
+
+def _check_room(
+    tokenizer: PreTrainedTokenizerBase,
+    hay: Mapping[str, Hay],
+    tasks: Sequence[str],
+    lengths: Sequence[int],
+    haystacks: int,
+) -> None:
+    """Refuse lengths without room for the facts, and texts that are too short, before anything is read."""
+    for length in lengths:
+        count("length", length)
+    for task in tasks:
+        if min(lengths) < (least := shortest(tokenizer, [task])):
+            raise InvalidValue(
+                f"length = {min(lengths):,}: must be at least {least:,} tokens for the task {task!r}, so that half of "
+                "it is text."
+            )
+    for name, own in list(hay.items())[:haystacks]:
+        try:
+            own.stretch(0, max(lengths))
+        except InvalidValue as error:
+            raise InvalidValue(f"{name}: {error}") from None
+
+
+def examples(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Mapping[str, str],
+    tasks: Sequence[str],
+    lengths: Sequence[int],
+    seed: int = 0,
+) -> list[Example]:
+    """The first question of each task that :func:`read_each` asks with the same arguments."""
+    hiding, hay = Hiding(tokenizer), Hay(tokenizer, next(iter(named(texts).values())))
+    found = []
+    for task in tasks:
+        haystack = hiding.growing(hay, sorted(lengths), task, seed=(seed, 7, 0))[0]
+        question = haystack.questions[0]
+        said = (str(tokenizer.decode(haystack.ids[start:end].tolist())).strip() for start, end in question.needs)
+        right = ", ".join(question.candidates[place] for place in question.right)
+        found.append(Example(task, tuple(said), question.text, right, len(question.candidates)))
     return found
 
 
@@ -349,8 +433,7 @@ class _Done:
         if path is None:
             return
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(settings) + "\n", encoding="utf-8")
+            self._rewrite(settings)
             return
         first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
         if first != json.dumps(settings):
@@ -364,8 +447,6 @@ class _Done:
         self._rewrite(settings)
 
     def _rewrite(self, settings: Mapping[str, Any]) -> None:
-        from undilute import files
-
         assert self.path is not None
         files.write(self.path, "".join(f"{line}\n" for line in [json.dumps(settings), *map(_line, self.rows.values())]))
 
