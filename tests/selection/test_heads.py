@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -67,7 +69,7 @@ def test_no_group_is_longer_than_there_is_room() -> None:
     model, passages = finder(), split(long_text(900, 0.4), tokenizer(), 48)
     for group in (200, 1024):
         found: list[Scores] = []
-        passes = reads(model, lambda group=group: found.extend(scored(model, QUESTIONS[:1], passages, group=group)))[1:]  # type: ignore[misc]
+        passes = reads(model, partial(_extended, found, model, passages, group))[1:]
         tokens = sum(each.tokens for each in passages)
         assert max(passes) <= group
         first = -(-tokens // group)
@@ -79,6 +81,10 @@ def test_no_group_is_longer_than_there_is_room() -> None:
         assert rounds == list(range(1, len(rounds) + 1))
         again = sum(each.tokens for each, number in zip(passages, scores.rounds, strict=True) if number == rounds[-1])
         assert again <= group
+
+
+def _extended(found: list[Scores], model: Any, passages: Any, group: int) -> None:
+    found += scored(model, QUESTIONS[:1], passages, group=group)
 
 
 def test_several_questions_at_once_are_one_by_one() -> None:
@@ -123,7 +129,7 @@ def test_scores_are_attention_less_that_of_nothing_asked() -> None:
             for row in ReadOnce(model, text).attended(torch.tensor(tokenizer()(asked)["input_ids"])).rows
             if row.layer == LAYER
         )
-        on = [row.on(max(start, 1), stop)[[1, 3]].mean() for start, stop in zip(ends, ends[1:], strict=False)]
+        on = [row.on(max(start, 1), stop)[[1, 3]].mean() for start, stop in pairwise(ends)]
         return torch.stack(on).double().numpy()
 
     wanted = attention(f"According to the text, {QUESTIONS[0]}") - attention("According to the text, N/A")

@@ -238,7 +238,8 @@ def _cache_until(model: PreTrainedModel, ids: Tensor, until: str) -> Any:
         return None
     with _stopping(model, until, lambda call: None):
         model.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
-    filled = [bool(layer.is_initialized and layer.get_seq_length()) for layer in cache.layers]
+    layers: list[Any] = cache.layers
+    filled = [bool(layer.is_initialized and layer.get_seq_length()) for layer in layers]
     return cache if filled[:1] == [True] and filled == sorted(filled, reverse=True) else None
 
 
