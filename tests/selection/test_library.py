@@ -151,6 +151,19 @@ def llama_like(kind: str, **own: Any) -> Any:
     return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
 
 
+def test_keys_and_values_of_other_weights_or_rules_are_never_used(kept: Library) -> None:
+    """In these models the keys of the second layer depend on everything."""
+    layer = "model.layers.1.self_attn"
+    found = RetrievalHeads(((layer, 1),), layer, 200, {128: 1.0})
+    given, other = llama_like("Llama"), llama_like("Llama", initializer_range=0.3)
+    every = []
+    for model, rule in ((given, "softmax"), (other, "softmax"), (given, "ssmax"), (given, "ssmax(s=0.5)")):
+        with ud.apply(model, rule):
+            every.append(asked(model, kept, found=found))
+            assert same(every[-1], asked(model, DOCUMENTS, found=found))
+    assert not any(same(every[0], each) for each in every[1:])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_half_precision_is_kept_as_it_is(tmp_path: Path, dtype: torch.dtype) -> None:
     given = llama_like("Llama").to(dtype)
