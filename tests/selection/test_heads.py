@@ -69,8 +69,7 @@ def test_no_group_is_longer_than_there_is_room() -> None:
     model, passages = finder(), split(long_text(900, 0.4), tokenizer(), 48)
     for group in (200, 1024):
         found: list[Scores] = []
-        ask = partial(scored, model, QUESTIONS[:1], passages, group=group)
-        passes = reads(model, lambda found=found, ask=ask: found.extend(ask()))[1:]  # type: ignore[misc]
+        passes = reads(model, partial(_extended, found, model, passages, group))[1:]
         tokens = sum(each.tokens for each in passages)
         assert max(passes) <= group
         first = -(-tokens // group)
@@ -82,6 +81,10 @@ def test_no_group_is_longer_than_there_is_room() -> None:
         assert rounds == list(range(1, len(rounds) + 1))
         again = sum(each.tokens for each, number in zip(passages, scores.rounds, strict=True) if number == rounds[-1])
         assert again <= group
+
+
+def _extended(found: list[Scores], model: Any, passages: Any, group: int) -> None:
+    found += scored(model, QUESTIONS[:1], passages, group=group)
 
 
 def test_several_questions_at_once_are_one_by_one() -> None:

@@ -22,7 +22,7 @@ from undilute.selection.passages import Passage
 from undilute.selection.scorers import Scores, Subject, get, known
 from undilute.selection.scorers.bm25 import BM25, words
 from undilute.selection.scorers.chance import Chance
-from undilute.selection.scorers.embedding import Embedding
+from undilute.selection.scorers.embedding import Embedding, parts
 from undilute.selection.scorers.fusion import Fusion
 from undilute.selection.scorers.oracle import Oracle
 
@@ -183,9 +183,20 @@ def test_embeddings_are_those_of_one_sentence_at_a_time(minilm: Embedding) -> No
 def test_the_score_is_the_cosine(minilm: Embedding) -> None:
     question = "Which bird of prey does Zoe own?"
     found = values(minilm, question)
-    wanted = [float(one_at_a_time(minilm, text) @ one_at_a_time(minilm, question)) for text in SAID]
+    asked = one_at_a_time(minilm, question)
+    wanted = [max(float(one_at_a_time(minilm, part) @ asked) for part in parts(text)) for text in SAID]
     np.testing.assert_allclose(found, wanted, atol=2e-6)
     assert found.argmax() == 1
+
+
+def test_the_best_sentence_of_a_passage_counts(minilm: Embedding) -> None:
+    question, drowned = "The name of the doctor is", "It rained all day. The mail came late. Zoe works as a physician."
+    found = values(minilm, question, [drowned, "The mail came late."])
+    sentences = ["It rained all day.", "The mail came late.", "Zoe works as a physician."]
+    asked = one_at_a_time(minilm, question)
+    wanted = max(float(one_at_a_time(minilm, each) @ asked) for each in [drowned, *sentences])
+    assert found[0] == pytest.approx(wanted, abs=2e-6)
+    assert wanted > float(one_at_a_time(minilm, drowned) @ asked) + 0.05
 
 
 def test_a_text_without_tokens_scores_zero(minilm: Embedding) -> None:

@@ -35,7 +35,7 @@ Imports = Annotated[
     typer.Option(
         OPTION,
         metavar="FILE.py|MODULE",
-        help="Your own rules, measures, tasks or scorers, to use by name. Their code is run: import only what you trust.",
+        help="Your own rules, measures, tasks or scorers, to use by name. Their code is run: give what you trust.",
     ),
 ]
 _done: list[str] = []  # files by their full names, and modules

@@ -159,6 +159,7 @@ def read_each(
         "model": judging.fingerprint,
         "readers": list(readers),
         "texts": {name: hashlib.sha256(text.encode()).hexdigest() for name, text in prose.items()},
+        "longest": max(lengths),  # which decides what is hidden
         "questions": questions,
         "budget": budget,
         "order": order,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from undilute import files
 from undilute.errors import InvalidValue
+from undilute.models.texts import BOM
 from undilute.rules.parameters import count, shown, whole
 from undilute.selection.keeping import Folder, Memory
 from undilute.selection.passages import SIZE, Documents, named, split
@@ -70,7 +71,7 @@ class Library(Shelf):
         *,
         memory: int = MEMORY,
     ) -> None:
-        texts = named(documents)
+        texts = {name: text.lstrip(BOM) for name, text in named(documents).items()}
         self.size = SIZE if size is None else count("size", size)
         whole("memory", memory, 0)
         passages = split(texts, tokenizer, self.size)

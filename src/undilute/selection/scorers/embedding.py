@@ -1,7 +1,8 @@
 """embedding: passages whose meaning is near to that of the question, as a text encoder sees it.
 
-A text's embedding is the mean of the encoder's last hidden states over its tokens, normalised; the score is the cosine
-with the question's. The default encoder is all-MiniLM-L6-v2, which installs with pip (``undilute.models.load``).
+A text's embedding is the mean of the encoder's last hidden states over its tokens, normalised; the score is the largest
+cosine of the question's with that of the passage or of one of its sentences. The default encoder is all-MiniLM-L6-v2,
+which installs with pip (``undilute.models.load``).
 
 Reimers and Gurevych (2019), Sentence-BERT: sentence embeddings using siamese BERT-networks.
 """
@@ -13,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from undilute.errors import InvalidValue
+from undilute.evaluation.haystacks import sentences
 from undilute.models.fingerprint import of_model
 from undilute.models.forward_pass import evaluating
 from undilute.models.limits import maximum_length
@@ -40,8 +43,25 @@ def embedding(subject: Subject, name: str = DEFAULT) -> Embedding:
     return Embedding(name)
 
 
+def parts(text: str) -> list[str]:
+    """What is compared with a question: the whole passage, and each of its sentences if there are several.
+
+    The mean over a passage drowns the one sentence that matters: with MiniLM, 47 % of passages were kept that answer a
+    question in other words, and 94 % if the best sentence counts (docs/select.md).
+
+    Examples
+    --------
+    >>> parts("It rained. Zoe works as a physician.")
+    ['It rained. Zoe works as a physician.', 'It rained.', 'Zoe works as a physician.']
+    >>> parts("It rained.")
+    ['It rained.']
+    """
+    found = [each.strip() for each in sentences(text) if each.strip()]
+    return [text, *found] if len(found) > 1 else [text]
+
+
 class Embedding:
-    """An encoder as a scorer.
+    """An encoder as a scorer: the largest cosine of the question with a passage or a sentence of it.
 
     A text that is longer than what the encoder reads is read in windows of about the same length; its embedding is the
     mean over the tokens of all of them.
@@ -60,10 +80,13 @@ class Embedding:
     def scores(
         self, questions: Sequence[str], passages: Sequence[Passage], kept: Kept, on_progress: Progress
     ) -> list[Scores]:
-        texts = [each.text for each in passages]
+        compared = [parts(each.text) for each in passages]
+        texts = [text for each in compared for text in each]
         own = kept.tensors(self._key(texts), lambda: self.embeddings(texts, on_progress))
         asked = self.embeddings(questions)["embeddings"]
-        values = (asked @ own["embeddings"].T).double().numpy()  # (questions, passages)
+        alike = (asked @ own["embeddings"].T).double().numpy()  # (questions, parts)
+        first = np.cumsum([0, *map(len, compared[:-1])])
+        values = np.maximum.reduceat(alike, first, axis=1)  # (questions, passages)
         return [Scores(each, read=int(own["tokens"])) for each in values]
 
     def embeddings(self, texts: Sequence[str], on_progress: Progress = quiet) -> dict[str, Tensor]:
