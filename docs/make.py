@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 from docs.tables import audit as audit_markdown
-from docs.tables import costs, experiments, treatments
+from docs.tables import costs, experiments, readers, treatments
 from docs.tables import properties as property_tables
 
 from undilute import files, rules
 from undilute.report import result_files, rule_table
+from undilute.selection import Comparison
 from undilute_papers.audit import properties
 from undilute_papers.bench import diagnosis_cost, speed, speed_report
 from undilute_papers.reproduction import experiment
@@ -27,6 +28,7 @@ SHOWN = (16, 64, 256, 1024, 4096, 16384)  # sizes of max retrieval in the README
 LENGTHS = (64, 256, 1024, 4096)  # of length generalisation
 TREATMENTS = ROOT / "docs" / "treatment"
 COSTS = ROOT / "benchmarks" / "results" / "diagnosis" / "diagnosis.json"
+READERS = ROOT / "docs" / "select" / "8192.json"
 
 
 def readme(text: str) -> str:
@@ -45,6 +47,7 @@ def readme(text: str) -> str:
         "ceiling": experiments.ceiling(results["ceiling"]),
         "treated": treatments.table([result_files.load(path.parent) for path in folders]),
         "cost": costs.diagnosis(diagnosis_cost.from_json(COSTS.read_text())),
+        "readers": readers.table(Comparison.from_json(READERS.read_text()), 8192),
     }
     return filled(text, tables)
 

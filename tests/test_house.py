@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 LIBRARY, EVIDENCE = SRC / "undilute", SRC / "undilute_papers"
-MOST_LINES_OF_CODE = 18_000
+MOST_LINES_OF_CODE = 21_000  # 18,000 before selection, a room of 2,900, its commands and its pages
 
 # Every room may import those in lines above its own, and no other. CONTRIBUTING.md says what each is for.
 ORDER = (

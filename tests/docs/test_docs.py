@@ -64,6 +64,7 @@ def test_the_experiments_of_the_focus_page_are_current() -> None:
         "docs/focus.md",
         "docs/architectures.md",
         "docs/entmax-users.md",
+        "docs/select.md",
         "CONTRIBUTING.md",
     ],
 )
