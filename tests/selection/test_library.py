@@ -151,6 +151,22 @@ def llama_like(kind: str, **own: Any) -> Any:
     return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
 
 
+def test_a_scorer_that_outlives_a_treatment_does_not_use_what_the_model_read_before(model: Any) -> None:
+    """The same scorer and library, before and under a rule: as without a library."""
+    scorer, kept = Heads(Subject(model, tokenizer()), FOUND), library()
+
+    def ask(documents: Any, size: int | None = None) -> ud.Selection:
+        return ud.select(model, tokenizer(), QUESTIONS[0], documents, scorer=scorer, budget=64, size=size)
+
+    before = ask(kept)
+    assert 0 < ask(kept).read < before.read  # the first round was kept
+    with ud.apply(model, "temperature(T=3)"):
+        treated = ask(kept)
+        assert same(treated, ask(DOCUMENTS, 48))
+    assert treated.read == before.read
+    assert not same(treated, before)
+
+
 def test_keys_and_values_of_other_weights_or_rules_are_never_used(kept: Library) -> None:
     """In these models the keys of the second layer depend on everything."""
     layer = "model.layers.1.self_attn"

@@ -287,15 +287,15 @@ def test_fusion_adds_reciprocal_ranks() -> None:
     [found] = Fusion([Given([3.0, 2.0, 1.0], read=5), Given([0.0, 10.0, 0.1], read=7)]).scores(
         ["Who?"], passages(["a", "b", "c"]), Nothing(), quiet
     )
-    np.testing.assert_allclose(found.values, [1 / 61 + 1 / 63, 1 / 62 + 1 / 61, 1 / 63 + 1 / 62], rtol=1e-14)
+    np.testing.assert_allclose(found.values, [1 / 2 + 1 / 4, 1 / 3 + 1 / 2, 1 / 4 + 1 / 3], rtol=1e-14)
     assert found.order.tolist() == [1, 0, 2]
     assert found.read == 12
 
 
 def test_equal_passages_share_their_ranks() -> None:
     found = values(Fusion([Given([0.0, 5.0, 0.0, 0.0]), Given([1.0, 2.0, 3.0, 4.0])]), "Who?", ["a", "b", "c", "d"])
-    rest = (1 / 62 + 1 / 63 + 1 / 64) / 3
-    np.testing.assert_allclose(found, [rest + 1 / 64, 1 / 61 + 1 / 63, rest + 1 / 62, rest + 1 / 61], rtol=1e-14)
+    rest = (1 / 3 + 1 / 4 + 1 / 5) / 3
+    np.testing.assert_allclose(found, [rest + 1 / 5, 1 / 2 + 1 / 4, rest + 1 / 3, rest + 1 / 2], rtol=1e-14)
 
 
 def test_a_scorer_that_knows_nothing_leaves_the_order_of_the_other() -> None:
@@ -306,8 +306,8 @@ def test_a_scorer_that_knows_nothing_leaves_the_order_of_the_other() -> None:
 
 def test_a_later_round_is_no_tie() -> None:
     found = values(Fusion([Given([1.0, 1.0, 1.0], rounds=[1, 2, 1]), Given([0.0] * 3)]), "Who?", ["a", "b", "c"])
-    even = (1 / 61 + 1 / 62 + 1 / 63) / 3
-    np.testing.assert_allclose(found, [(1 / 62 + 1 / 63) / 2 + even, 1 / 61 + even, (1 / 62 + 1 / 63) / 2 + even])
+    even = (1 / 2 + 1 / 3 + 1 / 4) / 3
+    np.testing.assert_allclose(found, [(1 / 3 + 1 / 4) / 2 + even, 1 / 2 + even, (1 / 3 + 1 / 4) / 2 + even])
 
 
 def test_one_scorer_cannot_be_fused() -> None:

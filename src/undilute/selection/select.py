@@ -56,7 +56,7 @@ def select(
     budget : tokens that the kept passages may have in all
     scorer : who chooses: "heads" (the model's own retrieval heads), "bm25", "embedding", fused as in "heads+bm25", or
         an object (``undilute.selection.scorers``)
-    size : tokens of a passage, at most; by default 96, or the budget if that is less
+    size : tokens of a passage, at most; by default 96, or what a library has
     on_progress : called with (share done, what is being done)
 
     Returns

@@ -80,6 +80,7 @@ class Embedding:
     def scores(
         self, questions: Sequence[str], passages: Sequence[Passage], kept: Kept, on_progress: Progress
     ) -> list[Scores]:
+        self._name = None  # the encoder may have been trained since it was last asked
         compared = [parts(each.text) for each in passages]
         texts = [text for each in compared for text in each]
         own = kept.tensors(self._key(texts), lambda: self.embeddings(texts, on_progress))

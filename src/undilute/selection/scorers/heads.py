@@ -76,7 +76,7 @@ class Heads:
         self, questions: Sequence[str], passages: Sequence[Passage], kept: Kept, on_progress: Progress
     ) -> list[Scores]:
         found = self.given or retrieval_heads(self.model, self.tokenizer, on_progress=on_progress)
-        self.given = found
+        self.given, self._name = found, None  # the model may have been treated since it was last asked
         asked = [self._question(each) for each in questions]
         longest = max(len(each) for pair in asked for each in pair)
         room = self._room(found, longest)
@@ -175,7 +175,7 @@ class Heads:
         else:
             cache = cache_of(self.model, kept.tensors(self._key(tokens, found.until), make))
         read = made[0] if made else ReadOnce(self.model, tokens, until=found.until, cache=cache)
-        return _Group(read, spans, len(ids))
+        return _Group(read, spans, len(ids) if made else 0)
 
     def _key(self, tokens: Tensor, until: str) -> str:
         """All that the keys and values of a group depend on."""
@@ -202,7 +202,7 @@ class Heads:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Passages that were read together: the text, and where each stands in it."""
+    """Passages that were read together: the text, where each stands in it, and tokens that were read just now."""
 
     text: ReadOnce
     spans: Sequence[tuple[int, int]]
