@@ -25,6 +25,7 @@ from undilute.selection.scorers.chance import Chance
 from undilute.selection.scorers.embedding import Embedding, parts
 from undilute.selection.scorers.fusion import Fusion
 from undilute.selection.scorers.oracle import Oracle
+from undilute.selection.select import within
 
 SUBJECT: Any = Subject(None, None)  # type: ignore[arg-type]
 SAID = [
@@ -313,3 +314,11 @@ def test_a_later_round_is_no_tie() -> None:
 def test_one_scorer_cannot_be_fused() -> None:
     with pytest.raises(InvalidValue, match="at least two"):
         Fusion([Given([1.0])])
+
+
+def test_a_passage_that_shares_no_word_fills_no_budget() -> None:
+    texts = ["Zoe keeps a kestrel.", "It rained.", "The mail came late."]
+    for question, wanted in {"Who keeps a kestrel?": [0], "Quetzal?": [0, 1, 2]}.items():
+        [found] = BM25().scores([question], passages(texts), Nothing(), quiet)
+        kept = within(found, passages(texts), 100)
+        assert [each.passage.number for each in kept] == wanted

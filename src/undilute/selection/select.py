@@ -128,9 +128,10 @@ def within(scores: Scores, passages: Sequence[Passage], budget: int) -> tuple[Se
     """The best passages that fit into the budget together, best first."""
     kept: list[Selected] = []
     free = budget
+    some_matter = bool((scores.values > scores.floor).any())
     for rank, place in enumerate(scores.order.tolist(), start=1):
         passage = passages[place]
-        if not passage.text.strip():
+        if not passage.text.strip() or (some_matter and scores.values[place] <= scores.floor):
             continue
         if passage.tokens <= free:
             kept.append(Selected(passage, float(scores.values[place]), rank))

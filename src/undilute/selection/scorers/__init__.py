@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,11 +49,13 @@ class Scores:
     values : (passages,), more is better
     rounds : (passages,), how often a passage was read; those of a later round stand before all others
     read : tokens that a model read to find this out
+    floor : a passage that scores no more does not matter; it is kept only if all are such
     """
 
     values: NDArray[np.float64]
     rounds: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     read: int = 0
+    floor: float = -math.inf
 
     @property
     def order(self) -> NDArray[np.int64]:

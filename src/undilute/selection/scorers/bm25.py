@@ -47,7 +47,7 @@ class BM25:
             return [Scores(np.zeros(len(passages))) for _ in questions]
         index = _library().BM25(dtype="float64")
         index.index(said, show_progress=False)
-        return [Scores(_scores(index, each, len(passages))) for each in asked]
+        return [Scores(_scores(index, each, len(passages)), floor=0.0) for each in asked]
 
 
 def words(text: str) -> list[str]:
