@@ -47,9 +47,13 @@ def readme(text: str) -> str:
         "ceiling": experiments.ceiling(results["ceiling"]),
         "treated": treatments.table([result_files.load(path.parent) for path in folders]),
         "cost": costs.diagnosis(diagnosis_cost.from_json(COSTS.read_text())),
-        "readers": readers.table(Comparison.from_json(READERS.read_text()), 8192),
     }
-    return filled(text, tables)
+    return selection(filled(text, tables))
+
+
+def selection(text: str) -> str:
+    """A page with the committed comparison of readers."""
+    return filled(text, {"readers": readers.table(Comparison.from_json(READERS.read_text()), 8192)})
 
 
 def measured(name: str) -> list[speed.Figure]:
@@ -134,6 +138,8 @@ def main() -> None:
     files.write(ROOT / "docs/audit.md", audit_markdown.page())
     files.write(ROOT / "docs/reproduction.md", reproduction())
     files.write(ROOT / "docs/architectures.md", architectures())
+    page = ROOT / "docs" / "select.md"
+    files.write(page, selection(page.read_text()))
     page = ROOT / "docs" / "focus.md"
     files.write(page, focus_results(focus_theory(page.read_text())))
     subprocess.run([sys.executable, "-m", "undilute", "plot", "rules", "--output", "build/rules"], cwd=ROOT, check=True)

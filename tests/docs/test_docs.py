@@ -36,6 +36,12 @@ def test_the_tables_are_current() -> None:
     assert README.count("| entmax15 |") == 4  # among the rules, among the speeds, and in max retrieval twice
 
 
+def test_the_page_of_selection_is_current() -> None:
+    page = (ROOT / "docs" / "select.md").read_text()
+    assert make_docs().selection(page) == page, "run `make docs`"
+    assert "| `heads+bm25` |" in page
+
+
 def test_the_audit_page_is_current() -> None:
     assert (ROOT / "docs" / "audit.md").read_text() == audit_markdown.page(), "run `make docs`"
 
