@@ -40,6 +40,7 @@ from undilute.selection.passages import SIZE, Passage, named, split
 from undilute.selection.result import ORDERS, Order, Selection
 from undilute.selection.scorers import Scorer, Scores, Subject
 from undilute.selection.scorers.fusion import Fusion
+from undilute.selection.scorers.oracle import Oracle
 from undilute.selection.select import within
 
 if TYPE_CHECKING:
@@ -292,10 +293,8 @@ class _Judging:
                 yield from self._full(haystack, asked, text)
                 continue
             start = time.perf_counter()
-            if scorer is None:
-                chosen = [_of_gold(passages, gold[number]) for number in range(len(asked))]
-            else:
-                chosen = scorer.scores(words, passages, Nothing(), quiet)
+            told = {each: [(text, *span) for span in spans] for each, spans in zip(words, gold, strict=False)}
+            chosen = (scorer or Oracle(told)).scores(words, passages, Nothing(), quiet)
             seconds = (self._seconds(name) or time.perf_counter() - start) / len(asked)
             for number, (question, scores) in enumerate(zip(asked, chosen, strict=True)):
                 budget = self.budget if scorer is not None else max(self.budget, int(scores.values.sum()) * self.size)
@@ -406,14 +405,6 @@ class _Once:
             self.seconds = time.perf_counter() - start
             self.asked = now
         return self.found
-
-
-def _of_gold(passages: Sequence[Passage], gold: Sequence[tuple[int, int]]) -> Scores:
-    """1 for passages that hold some of what is needed."""
-    import numpy as np
-
-    overlaps = [any(each.start < end and start < each.end for start, end in gold) for each in passages]
-    return Scores(np.array(overlaps, dtype=float))
 
 
 def _covered(span: tuple[int, int], by: Sequence[tuple[int, int]]) -> bool:

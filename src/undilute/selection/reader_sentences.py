@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from undilute.selection.comparison import Comparison
 
 HEADS = "heads"
+RANDOM = "random"  # which finds nothing, whatever the budget
 NOT_KEPT = 90.0  # percent of gold kept, below which the budget hides something
 ALL = "reading everything (none)"
 
@@ -104,7 +105,7 @@ def _hidden(found: Comparison) -> list[str]:
     """Tasks in which a selection did not keep all that the answer needs."""
     said = []
     for task in found.tasks:
-        kept = {reader: found.kept(reader, task).value for reader in found.scorers}
+        kept = {reader: found.kept(reader, task).value for reader in found.scorers if reader != RANDOM}
         lost = {reader: share for reader, share in kept.items() if share < NOT_KEPT}
         if lost:
             shares = _and([f"{reader} for {share:.0f} %" for reader, share in lost.items()])

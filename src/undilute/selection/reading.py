@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -129,7 +130,7 @@ class Reading:
         generate: Any = model.generate
         ours = _Generate(self, model, generate)
         model.__dict__["generate"] = ours
-        model.__dict__[READER] = lambda ids: _Selected(self, model, ids)
+        model.__dict__[READER] = partial(_Selected, self, model)
 
         def undo() -> None:
             if model.__dict__.get("generate") is not ours:
