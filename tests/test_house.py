@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 LIBRARY, EVIDENCE = SRC / "undilute", SRC / "undilute_papers"
-MOST_LINES_OF_CODE = 21_000  # 18,000 before selection, a room of 2,900, its commands and its pages
+MOST_LINES_OF_CODE = 23_500  # 21,000 before tuning and exporting, two rooms of 2,500 with their commands
 
 # Every room may import those in lines above its own, and no other. CONTRIBUTING.md says what each is for.
 ORDER = (
@@ -31,6 +31,8 @@ ORDER = (
     ("evaluation",),
     ("diagnosis",),
     ("selection",),
+    ("tuning",),
+    ("exporting",),
     ("integrations",),
 )
 ON_TOP = ("cli", "report", "__main__", "__init__")  # may import every room

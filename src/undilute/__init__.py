@@ -9,6 +9,7 @@ torch.Size([1, 8, 16, 64])
 import undilute.interrupts  # noqa: F401  # first, since torch takes a second to import  # isort: split
 from undilute import (
     evaluation,
+    exporting,
     integrations,
     losses,
     measures,
@@ -19,17 +20,20 @@ from undilute import (
     structures,
     theory,
     treatment,
+    tuning,
 )
 from undilute.diagnosis import Diagnosis, diagnose
 from undilute.engine.api import attention, explain
 from undilute.engine.budget import set_memory_budget
 from undilute.errors import InvalidTensor, InvalidValue, MissingExtra, UndiluteError, UnknownName
 from undilute.evaluation import Evaluation, compare, evaluate
+from undilute.exporting import export
 from undilute.models import capture, watch
 from undilute.models.implementations import register_with_transformers
 from undilute.selection import Library, Reply, Selection, ask, reading, select
 from undilute.treatment import Plan, apply, calibrate
 from undilute.treatment.saved import keep_rules
+from undilute.tuning import tune
 
 register_with_transformers(keep_rules)
 __version__ = "0.1.0"
@@ -56,6 +60,8 @@ __all__ = [
     "evaluate",
     "evaluation",
     "explain",
+    "export",
+    "exporting",
     "integrations",
     "losses",
     "measures",
@@ -69,5 +75,7 @@ __all__ = [
     "structures",
     "theory",
     "treatment",
+    "tune",
+    "tuning",
     "watch",
 ]

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from undilute.errors import InvalidValue
 
@@ -57,6 +58,27 @@ def write_all(contents: Mapping[Path, str | bytes]) -> list[Path]:
         _remove(made)
         raise
     return list(contents)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes the place of ``path`` once all is written; if that fails, nothing is left of it.
+
+    For what is too large to be held in memory; :func:`write` does the rest.
+    """
+    check_writable(path)
+    made: list[Path] = []
+    try:
+        with _explained(path):
+            target = _target(path)
+            if target.exists() and not target.is_file():
+                raise InvalidValue(f"cannot write {str(path)!r}: it is a pipe or a device; choose a file.")
+            with _staged(target, b"", made).open("r+b") as file:
+                yield file
+            os.replace(made[-1], target)
+    except BaseException:
+        _remove(made)
+        raise
 
 
 def check_writable(*paths: Path, read: Iterable[Path] = ()) -> None:

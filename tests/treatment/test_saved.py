@@ -1,4 +1,4 @@
-"""A treated model that is saved has its rules again when it is loaded, or says that it has not."""
+"""A treated model that is saved keeps its rules next to its weights; test_loaded.py has what comes of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 import undilute as ud
 from tests.models.attending import random_model, tokens
 from undilute.errors import InvalidValue
+from undilute.models.read_once import READER
 from undilute.treatment.saved import plan_in_force
 
 PLAN = "undilute_plan.json"
@@ -102,37 +104,55 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_saved_model_says_that_its_rules_are_not_in_force(tmp_path: Path) -> None:
+def test_the_configuration_says_so_in_the_file_only(tmp_path: Path) -> None:
     model = llama()
+    held = dict(model.config.__dict__)
     with ud.apply(model, MIXED, learn=("s",)) as treated:
-        treated.parameters()[0].data += 0.125
+        during = model.config._attn_implementation
         model.save_pretrained(tmp_path)
-        expected = logits(model)
-    assert not hasattr(model.config, "undilute_plan")
-    assert json.loads((tmp_path / "config.json").read_text())["undilute_plan"] == PLAN
-    with pytest.warns(UserWarning, match=r"LlamaForCausalLM was saved with attention rules .* not in force") as heard:
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert torch.equal(logits(loaded), logits(model))
-    sentence = str(heard[0].message)
-    command = sentence[sentence.index("undilute.apply") : sentence.index(" puts")]
-    assert command == f"undilute.apply(model, {str(tmp_path / PLAN)!r})"
-    ud.apply(loaded, str(tmp_path / PLAN))
-    assert torch.equal(logits(loaded), expected)
+        assert model.config._attn_implementation == during
+        assert ud.Plan.load(tmp_path / PLAN).to_json() == ud.Plan.of(model).to_json()
+        assert treated.plan.heads == ud.Plan.load(tmp_path / PLAN).heads
+    assert set(model.config.__dict__) == set(held)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["undilute_plan"] == PLAN
+    assert written["attn_implementation"].startswith("undilute (")
 
 
-def test_a_rule_by_name_is_asked_for_again(tmp_path: Path) -> None:
-    """transformers saves no implementation: the model comes back with softmax."""
-    model = random_model("llama", "undilute:ssmax", dtype=torch.float32)
-    model.save_pretrained(tmp_path)
-    assert not (tmp_path / PLAN).exists()
-    assert not hasattr(model.config, "undilute_plan")
-    with pytest.warns(UserWarning, match=r"not in force now: .*attn_implementation='undilute:ssmax'\) puts them back"):
-        type(model).from_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path, attn_implementation="undilute:ssmax").eval()
-    assert torch.equal(logits(again), logits(model))
-    again.set_attn_implementation("sdpa")
-    again.save_pretrained(tmp_path)
-    type(model).from_pretrained(tmp_path)
+def test_only_the_main_process_writes(tmp_path: Path) -> None:
+    model = llama()
+    with ud.apply(model, "ssmax"):
+        model.save_pretrained(tmp_path, is_main_process=False)
+        assert not (tmp_path / PLAN).exists()
+        assert not (tmp_path / "config.json").exists()
+        model.save_pretrained(tmp_path, False)  # the same argument, by its place
+        assert not (tmp_path / PLAN).exists()
+
+
+def test_everything_is_there_before_it_is_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pushed = llama(), []
+
+    def upload(self: Any, folder: Any, *args: Any, **kwargs: Any) -> None:
+        pushed.append(set(files(Path(folder))))
+        assert "undilute_plan" in (Path(folder) / "config.json").read_text()
+
+    class Hub:
+        def create_repo(self, name: str, **kwargs: Any) -> Any:
+            return type("Repository", (), {"repo_id": name})
+
+    monkeypatch.setattr(transformers.modeling_utils, "hf_api", Hub)
+    monkeypatch.setattr(transformers.modeling_utils, "create_and_tag_model_card", MagicMock())
+    monkeypatch.setattr(transformers.PreTrainedModel, "_upload_modified_files", upload)
+    with ud.apply(model, "ssmax"):
+        model.save_pretrained(tmp_path, push_to_hub=True, repo_id="somebody/treated")
+    assert PLAN in pushed[0]
+
+
+def test_what_a_model_reads_is_not_saved_and_that_is_said(tmp_path: Path) -> None:
+    model = llama()
+    model.__dict__[READER] = object()
+    with pytest.warns(UserWarning, match="LlamaForCausalLM is saved without its reading, .*undilute.reading"):
+        model.save_pretrained(tmp_path)
 
 
 def test_a_model_without_rules_is_saved_as_ever(tmp_path: Path) -> None:
@@ -141,8 +161,8 @@ def test_a_model_without_rules_is_saved_as_ever(tmp_path: Path) -> None:
     with ud.apply(model, MIXED):
         model.save_pretrained(tmp_path / "treated")
     model.save_pretrained(tmp_path / "undone")
-    with pytest.warns(UserWarning, match="not in force now"):
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "treated")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "treated")
+    ud.treatment.in_force(loaded).undo()
     loaded.save_pretrained(tmp_path / "again")
     assert set(files(tmp_path / "treated")) == {*files(tmp_path / "plain"), PLAN}
     assert files(tmp_path / "plain") == files(tmp_path / "undone") == files(tmp_path / "again")
@@ -175,6 +195,8 @@ def test_rules_that_cannot_be_written_do_not_keep_the_weights_from_being_saved(t
             return torch.full_like(logits[..., :1], 0.5)
 
     model = llama()
+    with ud.apply(model, "ssmax"):
+        model.save_pretrained(tmp_path)
     with (
         ud.apply(model, Halved(object())),
         pytest.warns(UserWarning, match="are not saved with it: .*cannot be written"),
@@ -182,7 +204,7 @@ def test_rules_that_cannot_be_written_do_not_keep_the_weights_from_being_saved(t
         model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
     assert not (tmp_path / PLAN).exists()
-    with pytest.warns(UserWarning, match=f"undilute.apply with {PLAN} of"):
+    with pytest.raises(InvalidValue, match=f"cannot be put in force: there is no {PLAN} next to the weights"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
@@ -202,6 +224,7 @@ def test_a_trainer_saves_and_goes_on_with_what_was_learned(tmp_path: Path) -> No
     saved = ud.Plan.load(tmp_path / "checkpoint-1" / PLAN)
     assert saved.to_json() == ud.Plan.of(first).to_json()
     assert saved.rule_of(0, 0).scale.s != ud.rules.get("ssmax").scale.s
+    assert torch.equal(logits(type(first).from_pretrained(tmp_path / "checkpoint-1")), logits(first.eval()))
     assert torch.equal(logits(trained(1, resume=True)), logits(first))
 
 

@@ -26,6 +26,8 @@ OWN = {
     "compare": "undilute.cli.compare:compare",
     "select": "undilute.cli.select:select_passages",
     "ask": "undilute.cli.ask:ask_model",
+    "tune": "undilute.cli.tune:tune_model",
+    "export": "undilute.cli.export:export_plan",
     "rules": "undilute.cli.rules:list_rules",
 }
 

@@ -96,7 +96,11 @@ def changes(before: Measurement, after: Measurement, *, seed: int = 0) -> list[C
         by length; entropy. Not corrected for being many.
     """
     _check_pairs(before, after)
-    return [*_of_loss(before, after, seed), *_of_answers(before, after, seed), *_of_entropy(before, after, seed)]
+    return [
+        *changes_of_loss(before.losses, after.losses, seed),
+        *_of_answers(before, after, seed),
+        *_of_entropy(before, after, seed),
+    ]
 
 
 def change(
@@ -181,14 +185,15 @@ def sign_flip(sums: Values, seed: int = 0) -> float:
 # ---------------------------------------------------------------- what is compared
 
 
-def _of_loss(before: Measurement, after: Measurement, seed: int) -> list[Change]:
-    windows, tokens = before.losses.shape
+def changes_of_loss(before: Values, after: Values, seed: int = 0) -> list[Change]:
+    """Next-token loss overall and by position; before and after, (windows, tokens − 1)."""
+    windows, tokens = before.shape
     runs = (np.arange(tokens) + 1) // RUN  # buckets begin with a run
     blocks = np.arange(windows)[:, None] * (runs[-1] + 1) + runs
 
     def within(what: str, first: int, last: int) -> Change:
         columns = slice(first - 1, last)
-        pairs = before.losses[:, columns].ravel(), after.losses[:, columns].ravel(), blocks[:, columns].ravel()
+        pairs = before[:, columns].ravel(), after[:, columns].ravel(), blocks[:, columns].ravel()
         return change(what, "nats", *pairs, better="lower", seed=seed)
 
     buckets = position_buckets(tokens + 1)

@@ -244,6 +244,33 @@ class AttentionCall:
             self.is_cross,
         )
 
+    def of_rows(self, rows: Tensor, batch: int | None = None) -> AttentionCall:
+        """The same call for some of its queries, (rows,), of one sequence or of all; each sees the keys that it saw."""
+        some = slice(None) if batch is None else slice(batch, batch + 1)
+
+        def cut(given: Tensor) -> Tensor:  # (batch or 1, heads or 1, queries or 1, keys)
+            own = given[some] if given.shape[0] > 1 else given
+            return (own.index_select(2, rows) if own.shape[2] > 1 else own)[..., : self.keys]
+
+        mask = self.mask
+        if mask is not None and mask.ndim == 4:
+            mask = cut(mask)
+        else:  # what a flag says of all queries has to be said for these
+            each = range(len(self.query))[some] if mask is not None else [0]
+            every = torch.ones(len(rows), self.keys, dtype=torch.bool, device=rows.device)
+            seen = [self.visible(index, rows) for index in each]
+            mask = torch.stack([every if one is None else one for one in seen])[:, None]
+        own = {}
+        if isinstance(bias := self.options.get("position_bias"), Tensor):
+            own["position_bias"] = cut(bias)
+        if isinstance(ids := self.options.get("position_ids"), Tensor) and ids.ndim == 2:
+            own["position_ids"] = (ids[some] if ids.shape[0] > 1 else ids)[:, rows]
+        query = self.query[some].index_select(2, rows)
+        key, value = self.key[some, :, : self.keys], self.value[some, :, : self.keys]
+        return AttentionCall(
+            self.module, self.implementation, query, key, value, mask, self.options | own, self.is_cross
+        )
+
     def logits(self, batch: int, rows: Tensor, keys: int | None = None) -> Tensor:
         """The logits of some rows, (heads, rows, keys), anything where hidden; as :meth:`visible` is asked."""
         keys = self.keys if keys is None else keys

@@ -60,6 +60,8 @@ class LayerSample:
     is_cross : whether the keys are another text's, as those of a decoder that looks at its encoder: ``position`` is
         the query's in its own text and ``keys`` are positions in the other, so that measures of the distance between
         them are NaN
+    gains : (heads, rows): what a treatment multiplies the output of each head by. No measure has it in it: weights are
+        those of the rule, and d̃ and N_s/N are about the vectors that the weights select, before the gain
     """
 
     name: str
@@ -73,6 +75,7 @@ class LayerSample:
     looks_ahead: bool
     window: int | None = None
     is_cross: bool = False
+    gains: NDArray[np.float64] | None = None
 
     @property
     def heads(self) -> int:
@@ -90,6 +93,7 @@ class _Piece:
     measures: dict[str, Tensor]
     keys: Tensor
     key_weights: Tensor
+    gains: Tensor
 
 
 @dataclass
@@ -162,7 +166,9 @@ class Capture(AbstractContextManager["Capture"]):
         block = call.block(batch, rows, x=self._vectors(call, batch), settings=self.settings)
         measured = {each.name: each.of(block).double().cpu() for each in self.measures}
         position = (rows + call.sequences[batch].start).cpu()
-        return _Piece(batch, position, block.first, block.n[0].long().cpu(), measured, *self._heaviest(block))
+        keys, weights = self._heaviest(block)
+        gains = call.gains_of(batch, rows).detach().double().cpu()
+        return _Piece(batch, position, block.first, block.n[0].long().cpu(), measured, keys, weights, gains)
 
     @staticmethod
     def _heaviest(block: Rows) -> tuple[Tensor, Tensor]:
@@ -205,6 +211,7 @@ class Capture(AbstractContextManager["Capture"]):
             looks_ahead=layer.looks_ahead,
             window=layer.window,
             is_cross=layer.is_cross,
+            gains=joined(piece.gains for piece in pieces),
         )
 
 

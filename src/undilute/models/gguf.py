@@ -56,7 +56,7 @@ def read(path: Path) -> Contents:
     """Everything in the GGUF file at ``path``, dequantised to float32."""
     from transformers import AutoModelForCausalLM
 
-    reader = _open(path)
+    reader = open_file(path)
     config = _config(path, reader)
     with torch.device("meta"):  # the names and shapes of the parameters are all that is needed
         skeleton = AutoModelForCausalLM.from_config(config)
@@ -66,7 +66,8 @@ def read(path: Path) -> Contents:
     return Contents(type(skeleton), skeleton.config, _tokenizer(path, reader), weights)
 
 
-def _open(path: Path) -> GGUFReader:
+def open_file(path: Path) -> GGUFReader:
+    """The file, read by the gguf package; refused if it is none, or damaged."""
     try:
         import gguf
     except ImportError:

@@ -96,6 +96,12 @@ def load(
     return model.eval(), tokenizer
 
 
+def gguf_of(name: str | Path) -> Path | None:
+    """The GGUF file that ``name`` means, as :func:`load` understands it; None if it means something else."""
+    found = _locate(name)
+    return found if isinstance(found, Path) and found.is_file() else None
+
+
 def _locate(name: str | Path) -> Path | str:
     """The GGUF file or safetensors folder that ``name`` means, or else a hub id."""
     if not str(name).strip():

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from undilute.errors import InvalidValue
 from undilute.models.passes import PASSES, Run, layer_names, module_of
+from undilute.models.question_rows import reading_text
 from undilute.models.tensor_parallel import check_whole
 from undilute.models.watch import OnCall, watch
 from undilute.models.watched_call import WatchedCall
@@ -90,23 +91,27 @@ class ReadOnce:
     model : a causal Hugging Face language model, treated or not
     ids : (tokens,), the text; a model that keeps no cache, or one that cannot be trusted, reads it again with every
         question
+    questions : how many of its last tokens are part of a question, for a treatment of question rows
+        (``undilute.models.question_rows``)
     until : the name of a layer; the text is read only as deep as it, which saves the layers above. Questions can then
         only be asked for what is attended to, with :meth:`looked`
     cache : what the model remembers of the text already, from :attr:`cache` of an earlier reading
     """
 
-    def __init__(self, model: PreTrainedModel, ids: Tensor, *, until: str | None = None, cache: Any = None) -> None:
-        self.model, self.ids, self.until = model, ids[None].to(model.device), until
+    def __init__(
+        self, model: PreTrainedModel, ids: Tensor, *, questions: int = 0, until: str | None = None, cache: Any = None
+    ) -> None:
+        self.model, self.ids, self.until, self.questions = model, ids[None].to(model.device), until, questions
         if cache is not None:
             self.cache = cache
             return
-        with torch.inference_mode():
+        with torch.inference_mode(), reading_text(questions):
             self.cache = _cache(model, self.ids) if until is None else _cache_until(model, self.ids, until)
 
     def ask(self, question: Tensor) -> Tensor:
         """Logits (vocabulary,) after the text and the question (tokens,), in double precision."""
         asked = question[None].to(self.model.device)
-        with torch.inference_mode():
+        with torch.inference_mode(), reading_text(self.questions + len(question)):
             if self.cache is None:
                 logits: Tensor = self.model(input_ids=torch.cat([self.ids, asked], 1)).logits[0, -1]
             else:
@@ -136,7 +141,7 @@ class ReadOnce:
         mask = torch.zeros(1, 1, asked, text + asked, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
         takes = inspect.signature(self.model.forward).parameters
         kept: dict[str, Any] = {"logits_to_keep": ends.to(device)} if "logits_to_keep" in takes else {}
-        with torch.inference_mode():
+        with torch.inference_mode(), reading_text(asked):
             logits = self.model(
                 input_ids=torch.cat(list(questions))[None].to(device),
                 attention_mask=mask.to(device),
@@ -218,8 +223,9 @@ def _cache(model: PreTrainedModel, ids: Tensor) -> Any:
     begun, then = ids[:, : TRIED // 2], ids[:, TRIED // 2 : TRIED]
     if not then.shape[1]:
         return None
-    again = model(input_ids=ids[:, :TRIED], use_cache=False).logits[0, -1]
-    remembered = model(input_ids=then, past_key_values=read(begun), use_cache=True).logits[0, -1]
+    with reading_text():
+        again = model(input_ids=ids[:, :TRIED], use_cache=False).logits[0, -1]
+        remembered = model(input_ids=then, past_key_values=read(begun), use_cache=True).logits[0, -1]
     return cache if _alike(remembered, again, _rounding(model)) else None
 
 

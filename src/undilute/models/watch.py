@@ -64,7 +64,7 @@ def watch(model: nn.Module, on_call: OnCall, *, replace: bool = False, alone: bo
           features), the hidden states that the layer was given
         - ``logits(batch, rows)``, ``weights(batch, rows)``: (heads, rows, keys) of any few queries; ``visible(batch,
           rows)``: which keys they see; ``block(batch, rows)``: all of it, as measures take it
-        - ``rules``: those of a treated layer; None where the weights are softmax's
+        - ``rules``: those of a treated layer, else None; ``gains_of(batch, rows)``: the factor on its outputs
         - ``sequences``: which queries are no padding; ``is_cross``: whether the keys are another text's
         - ``is_repeat``: whether the same rows were there before, as when checkpointing computes a call again
 

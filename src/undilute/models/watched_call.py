@@ -5,7 +5,7 @@ Everything is computed on demand, and only for the rows asked for: nothing is as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from undilute.measures.attention_rows import Rows, Settings
 from undilute.models.attention_call import AttentionCall
 from undilute.models.head_rules import HeadRules
 from undilute.models.passes import Run
+from undilute.models.question_rows import question_rows, told
 
 
 class Queries(NamedTuple):
@@ -40,6 +41,7 @@ class WatchedCall(AttentionCall):
     rules : those that made the weights of its heads; None if the model's own softmax did
     input : (batch, queries, features): the hidden states that the layer was given; None if it was given none
     before : of a cross-attention, the latest self-attention of the same decoder, without its vectors
+    questions : how many of its queries are a question's, if it is known (``undilute.models.question_rows``)
     """
 
     run: Run
@@ -48,6 +50,7 @@ class WatchedCall(AttentionCall):
     rules: HeadRules | None
     input: Tensor | None
     before: WatchedCall | None
+    questions: int | None = field(default_factory=told)
 
     @property
     def layer(self) -> str:
@@ -77,8 +80,9 @@ class WatchedCall(AttentionCall):
     def weights(self, batch: int, rows: Tensor) -> Tensor:
         """The weights of some rows, (heads, rows, keys), in single precision at least; 0 where hidden.
 
-        Those of the layer's rules if it has any. Rows sum to 1, or to less with a learned sink that is no key, or to
-        whatever a rule hands out; weights of either sign (SA-Softmax) are given by their magnitude.
+        Those of the layer's rules if it has any, in the rows that they act on. A head's gain is no part of them: the
+        output is ``gains_of(batch, rows)`` · (weights @ values). Rows sum to 1, or to less with a learned sink that is
+        no key, or to whatever a rule hands out; weights of either sign (SA-Softmax) are given by their magnitude.
 
         Parameters
         ----------
@@ -107,7 +111,8 @@ class WatchedCall(AttentionCall):
             visible = None
         logits, reach, used = self.logits(batch, rows, keys), self.reach(batch, rows, keys, visible), None
         if self.rules is not None:
-            (logits, used), reach = self.rules.weigh(logits, visible), None  # the bound knows no scale but the model's
+            (logits, used) = self.rules.weigh(logits, visible, self._treated(batch, rows))
+            reach = None  # the bound knows no scale but the model's
         return Rows(
             logits,
             visible,
@@ -119,6 +124,36 @@ class WatchedCall(AttentionCall):
             settings=settings or Settings(),
             used=used,
         )
+
+    @property
+    def gains(self) -> Tensor | None:
+        """(heads,): what multiplies the output of each head, in rows that its rules act on; None if nothing does."""
+        return None if self.rules is None else self.rules.gains
+
+    def gains_of(self, batch: int, rows: Tensor) -> Tensor:
+        """What multiplies the outputs of some rows, (heads, rows); 1 where nothing does.
+
+        Parameters
+        ----------
+        batch : index in the batch
+        rows : (rows,), indices of queries
+        """
+        self._check_rows(rows)
+        gains, treated = self.gains, self._treated(batch, rows)
+        if gains is None:
+            return torch.ones(self.query.shape[1], len(rows), device=self.query.device)
+        every = gains[:, None].expand(-1, len(rows))
+        return every if treated is None else torch.where(treated, every, torch.ones_like(every))
+
+    def _treated(self, batch: int, rows: Tensor) -> Tensor | None:
+        """(rows,) bool: which of some rows the layer's rules act on; None if on all."""
+        if self.rules is None or self.rules.rows == "all" or self._question_rows is None:
+            return None
+        return torch.isin(rows, self._question_rows[batch])
+
+    @cached_property
+    def _question_rows(self) -> list[Tensor] | None:
+        return question_rows(self, self.questions)
 
     def _check_rows(self, rows: Tensor) -> None:
         """Refuse what would be taken for another row, or see no key: −1 is not the last row."""

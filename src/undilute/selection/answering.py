@@ -26,6 +26,7 @@ from undilute.errors import InvalidValue
 from undilute.evaluation.words import standing_in
 from undilute.models.forward_pass import check_reads_tokens, evaluating
 from undilute.models.limits import maximum_length
+from undilute.models.question_rows import QUESTION_ROWS, reading_text
 from undilute.models.read_once import ReadOnce
 from undilute.models.texts import beginning
 from undilute.progress import Progress
@@ -406,13 +407,14 @@ def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> set[i
 
 def likelihoods(model: PreTrainedModel, ids: Tensor, choices: Mapping[str, Sequence[int]]) -> tuple[Choice, ...]:
     """How likely each choice is after ``ids`` (tokens,), which is read once; likeliest first."""
-    read = ReadOnce(model, ids[:-1])
+    read = ReadOnce(model, ids[:-1], questions=QUESTION_ROWS - 1)
     totals: dict[str, float] = {}
     with torch.inference_mode():
         for text, own in choices.items():
             after = torch.tensor([*ids[-1:].tolist(), *own[:-1]], device=model.device)[None]
             if read.cache is None:
-                logits = model(input_ids=torch.cat([read.ids, after], 1)).logits[0]
+                with reading_text(read.questions + after.shape[1]):
+                    logits = model(input_ids=torch.cat([read.ids, after], 1)).logits[0]
             else:
                 logits = model(input_ids=after, past_key_values=copy.deepcopy(read.cache), use_cache=True).logits[0]
             rows = _checked(model, logits[-len(own) :]).log_softmax(-1)

@@ -11,7 +11,6 @@ Every haystack's answers are written as soon as they are there, so that a run th
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from undilute import files
 from undilute.errors import InvalidValue
 from undilute.evaluation.haystacks import Hay, Haystack, Hiding, Question, shortest
+from undilute.evaluation.journal import Journal
 from undilute.evaluation.measure import answered
 from undilute.evaluation.tasks import known as known_tasks
 from undilute.evaluation.words import continuation
@@ -167,7 +166,7 @@ def read_each(
         "size": size,
         "seed": seed,
     }
-    done = _Done(checkpoint, settings)
+    done = Journal(checkpoint, settings)
     hiding = Hiding(tokenizer)
     cells = [(task, number) for number in range(haystacks) for task in tasks]
     found: list[Read] = []
@@ -175,7 +174,7 @@ def read_each(
     with torch.inference_mode(), evaluating(model):
         for place, (task, number) in enumerate(cells):
             text = list(hay)[number % len(hay)]
-            missing = [length for length in lengths if (task, number, length) not in done]
+            missing = [length for length in lengths if f"{task}, {number}, {length}" not in done]
             if missing:
                 family = hiding.growing(hay[text], sorted(lengths), task, seed=(seed, 7, number), number=number)
             for length in lengths:
@@ -183,8 +182,9 @@ def read_each(
                     haystack = next(each for each in family if each.length == length)
                     share = (place + lengths.index(length) / len(lengths)) / len(cells)
                     tell(share, f"{task} at {length:,} tokens, haystack {number + 1} of {haystacks}")
-                    done.add((task, number, length), list(judging.about(haystack, text)))
-                found += done[task, number, length]
+                    rows = [asdict(each) for each in judging.about(haystack, text)]
+                    done.add(f"{task}, {number}, {length}", rows)
+                found += [Read(**each) for each in done[f"{task}, {number}, {length}"]]
     tell(1.0, "done")
     return found
 
@@ -414,46 +414,3 @@ def _covered(span: tuple[int, int], by: Sequence[tuple[int, int]]) -> bool:
         if start <= place < end:
             place = end
     return place >= span[1]
-
-
-class _Done:
-    """What is done already, one line for each haystack and length; a file if one is given."""
-
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
-        self.path = path
-        self.rows: dict[tuple[str, int, int], list[Read]] = {}
-        if path is None:
-            return
-        if not path.exists():
-            self._rewrite(settings)
-            return
-        first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
-        if first != json.dumps(settings):
-            raise InvalidValue(f"{str(path)!r} holds a run with other settings: give another file, or remove it.")
-        for line in lines:
-            try:
-                rows = [Read(**each) for each in json.loads(line)]
-            except ValueError:  # the line that was being written when the run was killed
-                break
-            self.rows[rows[0].task, rows[0].haystack, rows[0].length] = rows
-        self._rewrite(settings)
-
-    def _rewrite(self, settings: Mapping[str, Any]) -> None:
-        assert self.path is not None
-        files.write(self.path, "".join(f"{line}\n" for line in [json.dumps(settings), *map(_line, self.rows.values())]))
-
-    def __contains__(self, cell: tuple[str, int, int]) -> bool:
-        return cell in self.rows
-
-    def __getitem__(self, cell: tuple[str, int, int]) -> list[Read]:
-        return self.rows[cell]
-
-    def add(self, cell: tuple[str, int, int], rows: list[Read]) -> None:
-        self.rows[cell] = rows
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(_line(rows) + "\n")
-
-
-def _line(rows: Sequence[Read]) -> str:
-    return json.dumps([asdict(each) for each in rows])

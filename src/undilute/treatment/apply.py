@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from undilute.rules.base import Map, Rule, Scale
+    from undilute.treatment.kinds.gains import Gains
     from undilute.treatment.kinds.rules import Treated
     from undilute.treatment.plan import Plan
 
-    RulesLike: TypeAlias = str | Rule | Map | Scale | Mapping[str, str | Rule | Map | Scale] | Plan | PathLike[str]
+    RuleLike: TypeAlias = str | Rule | Map | Scale
+    RulesLike: TypeAlias = RuleLike | Mapping[str, RuleLike] | Plan | PathLike[str] | Gains
 
 
 class InForce(AbstractContextManager["InForce"]):
@@ -186,7 +188,7 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
         ``undilute.treatment.layers``); a :class:`Plan`, or the path of one; any object with a ``label`` and
         ``enter(model)``; or a list of these, entered in order. Heads without a rule keep their softmax
     learn : names of rules' parameters to learn, such as ``("s",)`` for SSMax: each head and layer gets its own, as a
-        parameter of the model that starts at the rule's value
+        parameter of the model that starts at the rule's value. ``"gain"`` learns a factor on each head's output
 
     Returns
     -------
@@ -197,9 +199,10 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
 
     Notes
     -----
-    ``torch.save(model)`` keeps rules. ``save_pretrained`` writes their plan next to the weights; a model loaded from
-    there warns that its rules are not in force (``undilute.treatment.saved``). A treatment ends when the model is given
-    another ``attn_implementation``. Do not begin or end one while another thread runs the model.
+    ``torch.save(model)`` keeps rules. ``save_pretrained`` writes their plan next to the weights, and
+    ``from_pretrained`` puts it in force again. Without undilute it refuses, in a sentence that names undilute
+    (``undilute.treatment.loaded``). A treatment ends when the model is given another ``attn_implementation``. Do not
+    begin or end one while another thread runs the model.
 
     With tensor parallelism heads keep their numbers in the whole model; every process must apply the same treatment.
     For data-parallel training apply learned rules first, then wrap the model.
@@ -217,10 +220,11 @@ def apply(model: PreTrainedModel, treatment: Any, *, learn: Sequence[str] = ()) 
     >>> torch.equal(model(ids).logits, before)
     True
     """
+    from undilute.treatment.kinds.gains import Gains
     from undilute.treatment.kinds.rules import Rules
 
     found = get(treatment)
-    if isinstance(found, Rules):
+    if isinstance(found, Rules | Gains):
         return found.enter(model, learn)
     if learn:
         raise InvalidValue(f"learn = {learn!r}: only rules have parameters to learn, not {found.label}.")

@@ -15,53 +15,69 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from undilute import files
-from undilute.errors import InvalidValue, MissingExtra, UndiluteError
-from undilute.models.head_rules import rules_of
+from undilute.errors import InvalidValue, UndiluteError
+from undilute.models.head_rules import HeadRules, rules_of
 from undilute.models.passes import module_of
+from undilute.models.question_rows import check_rows
 from undilute.models.tensor_parallel import share
 from undilute.rules.base import Rule, forward_of
 from undilute.rules.data import from_data, to_data
-from undilute.rules.parameters import count, shown, whole
+from undilute.rules.parameters import count, number, shown, whole
 from undilute.treatment.layers import Head, Layer, by_layer, first_calls, index_of, layers_of
+from undilute.treatment.plan_form import checked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SCHEMA = "undilute.plan/1"
-KINDS = {  # by what pydantic calls the error
-    "string_type": "text",
-    "int_type": "a whole number",
-    "list_type": "a list",
-    "too_short": "a list of at least one",
-    "dict_type": "an object",
-    "model_type": "an object",
-}
+SCHEMA_WITH_GAINS = "undilute.plan/2"  # of a plan that has gains, or acts on some rows only
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A rule for some heads of one layer.
+    """A rule for some heads of one layer, and a factor on the output of each.
 
     Attributes
     ----------
     layer : its index
     heads : indices of its heads
     rule : a rule; parameters given per head are those of ``heads``, in that order
+    gains : what multiplies the output of each of ``heads``, in that order, before the output projection; None if
+        nothing does
+
+    Examples
+    --------
+    >>> import undilute as ud
+    >>> Assignment(3, (0, 4), ud.rules.get("softmax"), gains=(0.5, 1.2)).only([4]).gains
+    (1.2,)
     """
 
     layer: int
     heads: tuple[int, ...]
     rule: Rule
+    gains: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.gains is None:
+            return
+        if isinstance(self.gains, str) or not isinstance(self.gains, Iterable):
+            raise InvalidValue(f"gains = {shown(self.gains)}: must be a number for each of the heads, or None.")
+        gains = tuple(number("gain", each) for each in self.gains)
+        if len(gains) != len(self.heads):
+            raise InvalidValue(
+                f"layer {self.layer} has {len(gains)} gains for {len(self.heads)} heads: must have one for each."
+            )
+        object.__setattr__(self, "gains", gains)
 
     def only(self, heads: Sequence[int]) -> Assignment:
         """The same for some of its heads."""
         places = [self.heads.index(head) for head in heads]
-        return Assignment(self.layer, tuple(heads), self.rule.for_heads(places, len(self.heads)))
+        gains = None if self.gains is None else tuple(self.gains[place] for place in places)
+        return Assignment(self.layer, tuple(heads), self.rule.for_heads(places, len(self.heads)), gains)
 
 
 @dataclass(frozen=True)
@@ -72,16 +88,20 @@ class Plan:
     ----------
     architecture : the model's class
     layers : names and heads of its attention layers, in the order in which they run
-    assignments : rules for some heads of a layer; no head has two
+    assignments : rules and gains for some heads of a layer; no head has two
     made : how it came about, in words and figures; only for reading
+    rows : which queries it acts on. "all", or "question": where a question is read and answered, which are all queries
+        of a pass that continues a cache, and the last 32 (``undilute.models.question_rows``) of one that begins
     """
 
     architecture: str
     layers: Sequence[Layer]
     assignments: Sequence[Assignment]
     made: Mapping[str, Any] = field(default_factory=dict)
+    rows: str = "all"
 
     def __post_init__(self) -> None:
+        check_rows(self.rows)
         seen: set[tuple[int, int]] = set()
         for each in self.assignments:
             if not 0 <= each.layer < len(self.layers):
@@ -116,8 +136,13 @@ class Plan:
     def summary(self) -> str:
         """The plan in one sentence."""
         total = sum(layer.heads for layer in self.layers)
-        what = str(self.made.get("rule") or "a rule")
-        return f"{what} for {len(self.heads):,} of {total:,} heads of {self.architecture}."
+        gained = sum(len(each.heads) for each in self.assignments if each.gains is not None)
+        only_gains = gained == len(self.heads) > 0 and all(says_nothing(each) for each in self.assignments)
+        what = str(self.made.get("rule") or ("a gain" if only_gains else "a rule"))
+        said = f"{what} for {len(self.heads):,} of {total:,} heads of {self.architecture}"
+        if gained and not only_gains:
+            said += f", {gained:,} of them with a gain"
+        return f"{said}, in question rows only." if self.rows == "question" else f"{said}."
 
     def rule_of(self, layer: int, head: int) -> Rule | None:
         """The rule of one head; None if it keeps its softmax."""
@@ -125,6 +150,13 @@ class Plan:
             if each.layer == layer and head in each.heads:
                 return each.only([head]).rule
         return None
+
+    def gain_of(self, layer: int, head: int) -> float:
+        """What multiplies the output of one head; 1 if nothing does."""
+        for each in self.assignments:
+            if each.layer == layer and head in each.heads and each.gains is not None:
+                return each.gains[each.heads.index(head)]
+        return 1.0
 
     def only(self, heads: Sequence[Head]) -> Plan:
         """The plan for some of its heads; the others keep their softmax."""
@@ -150,17 +182,14 @@ class Plan:
         """
         calls = first_calls(model)
         assignments = []
+        rows: set[str] = set()
         for index, call in enumerate(calls.values()):
             rules = rules_of(call.module, call.implementation, call.query.shape[1])
-            groups = [] if rules is None else rules.groups
-            first = (here := share(call)).first
-            own = [
-                Assignment(index, tuple(first + head for head in heads), rule)
-                for heads, rule in groups
-                if not is_identity(rule)
-            ]
+            here = share(call)
+            own = [] if rules is None else assignments_of(index, rules, here.first)
             assignments += here.everywhere(own)
-        return cls(type(model).__name__, layers_of(calls), assignments)
+            rows.update(here.everywhere([] if rules is None else [rules.rows]))
+        return cls(type(model).__name__, layers_of(calls), assignments, rows=rows_of(rows))
 
     def check_fits(self, architecture: str, layers: Sequence[Layer]) -> None:
         """Raise unless a model of this kind is what the plan was made for."""
@@ -192,21 +221,28 @@ class Plan:
     def to_json(self) -> str:
         """Everything in the plan as JSON."""
         content = {
-            "schema": SCHEMA,
+            "schema": SCHEMA_WITH_GAINS if self._has_gains else SCHEMA,
             "architecture": self.architecture,
             "layers": [{"name": layer.name, "heads": layer.heads} for layer in self.layers],
             "made": dict(self.made),
+            **({} if self.rows == "all" else {"rows": self.rows}),
             "assignments": [
                 {
                     "layer": each.layer,
                     "name": self.layers[each.layer].name,
                     "heads": list(each.heads),
                     "rule": to_data(each.rule),
+                    **({} if each.gains is None else {"gains": list(each.gains)}),
                 }
                 for each in self.assignments
             ],
         }
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+    @property
+    def _has_gains(self) -> bool:
+        """Whether the first schema cannot say all of it."""
+        return self.rows != "all" or any(each.gains is not None for each in self.assignments)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -216,15 +252,22 @@ class Plan:
         except (ValueError, RecursionError) as error:
             raise InvalidValue(f"it is not JSON ({error}).") from None
         schema = content.get("schema") if isinstance(content, dict) else None
-        if schema != SCHEMA:
-            raise InvalidValue(f"its schema is {shown(schema)}: must be {SCHEMA!r}, as plan.save writes it.")
-        read = _checked(content)
+        if schema not in (SCHEMA, SCHEMA_WITH_GAINS):
+            raise InvalidValue(
+                f"its schema is {shown(schema)}: must be {SCHEMA!r} or {SCHEMA_WITH_GAINS!r}, as plan.save writes it."
+            )
+        read = checked(content)
         layers = [Layer(each.name, count("heads", each.heads)) for each in read.layers]
         assignments = [
-            Assignment(_layer(each, layers), tuple(whole("head", head, 0) for head in each.heads), from_data(each.rule))
+            Assignment(
+                _layer(each, layers),
+                tuple(whole("head", head, 0) for head in each.heads),
+                from_data(each.rule),
+                each.gains,
+            )
             for each in read.assignments
         ]
-        plan = cls(read.architecture, layers, assignments, read.made)
+        plan = cls(read.architecture, layers, assignments, read.made, read.rows)
         try:
             plan.to_json()
         except RecursionError:
@@ -235,7 +278,8 @@ class Plan:
         """Print the plan: what it is, and a line for each rule with its heads."""
         print(self.summary)
         for row in self._rows():
-            print(f"{row['rule']} for heads {row['heads']} of layers {row['layers']}")
+            gain = f", gain {row['gain']}" if row.get("gain") else ""
+            print(f"{row['rule']}{gain} for heads {row['heads']} of layers {row['layers']}")
 
     def _repr_html_(self) -> str:
         from undilute.report import notebook
@@ -243,59 +287,16 @@ class Plan:
         return notebook.fragment(self.summary, self._rows())
 
     def _rows(self) -> list[dict[str, str]]:
-        """Rules, heads and layers; layers whose heads have a rule of the same form are one row."""
-        found: dict[tuple[str, str], list[int]] = {}
+        """Rules, gains, heads and layers; layers whose heads have a rule of the same form are one row."""
+        found: dict[tuple[str, str, str], list[int]] = {}
         for each in self.assignments:
             rule = f"{each.rule.scale!r} · {each.rule.map!r}"
-            found.setdefault((rule, _ranges(each.heads)), []).append(each.layer)
-        return [{"rule": rule, "heads": heads, "layers": _ranges(at)} for (rule, heads), at in found.items()]
-
-
-@cache
-def _form() -> Any:
-    """What a plan's file must hold."""
-    try:
-        from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
-    except ModuleNotFoundError:
-        raise MissingExtra("pydantic", "models") from None
-
-    class Strict(BaseModel):
-        model_config = ConfigDict(strict=True)
-
-    class LayerForm(Strict):
-        name: str
-        heads: int
-
-    class AssignmentForm(Strict):
-        heads: list[int] = Field(min_length=1)
-        rule: dict[str, Any]
-        layer: StrictInt | StrictStr = Field(default=None)  # type: ignore[assignment]  # its name may be enough
-        name: str | None = None
-
-    class PlanForm(Strict):
-        architecture: str
-        layers: list[LayerForm]
-        assignments: list[AssignmentForm]
-        made: dict[str, Any] = Field(default_factory=dict)
-
-    return PlanForm
-
-
-def _checked(content: Mapping[str, Any]) -> Any:
-    """The entries of a plan, each of its kind; the first that is not is named."""
-    from pydantic import ValidationError
-
-    try:
-        return _form().model_validate(content)
-    except ValidationError as error:
-        wrong = error.errors(include_url=False)[0]
-    where = ""
-    for step in wrong["loc"]:
-        where += f"[{step}]" if isinstance(step, int) else "" if step in ("int", "str") else f".{step}"
-    if wrong["type"] == "missing":
-        raise InvalidValue(f"its {where[1:]!r} is missing: a plan must have it, as plan.save writes it.")
-    must = "a whole number, or the layer's name" if where.endswith(".layer") else KINDS.get(wrong["type"], wrong["msg"])
-    raise InvalidValue(f"its {where[1:]!r} is {shown(wrong['input'])}: must be {must}.")
+            found.setdefault((rule, _between(each.gains), _ranges(each.heads)), []).append(each.layer)
+        gained = any(gain for _, gain, _ in found)
+        return [
+            {"rule": rule, **({"gain": gain} if gained else {}), "heads": heads, "layers": _ranges(at)}
+            for (rule, gain, heads), at in found.items()
+        ]
 
 
 def is_identity(rule: Rule) -> bool:
@@ -304,6 +305,37 @@ def is_identity(rule: Rule) -> bool:
     from undilute.rules.maps.softmax import Softmax
 
     return is_trivial(rule) and forward_of(rule.map) is Softmax
+
+
+def says_nothing(assignment: Assignment) -> bool:
+    """Whether an assignment has gains and nothing else: its heads keep the rule that they have."""
+    rule = assignment.rule
+    return assignment.gains is not None and type(rule) is Rule and is_identity(rule)
+
+
+def assignments_of(index: int, rules: HeadRules, first: int = 0) -> list[Assignment]:
+    """What the heads of layer ``index`` have in the place of plain softmax; ``first`` is the number of their first."""
+    found = []
+    for heads, rule in rules.groups:
+        gains = rules.gains_of(heads)
+        if is_identity(rule):  # only those that have a gain
+            heads = tuple(head for head, gain in zip(heads, gains, strict=True) if gain != 1.0)
+            gains = tuple(gain for gain in gains if gain != 1.0)
+        own = gains if any(gain != 1.0 for gain in gains) else None
+        if heads:
+            found.append(Assignment(index, tuple(first + head for head in heads), rule, own))
+    return found
+
+
+def rows_of(found: Iterable[str]) -> str:
+    """The rows of a plan whose layers act on these; an error if they do not agree."""
+    rows = sorted(set(found))
+    if len(rows) > 1:
+        raise InvalidValue(
+            "some layers of the model are treated in all rows and others in question rows only, which no plan can "
+            "say: undo one of the two treatments."
+        )
+    return rows[0] if rows else "all"
 
 
 def _layer(assignment: Any, layers: Sequence[Layer]) -> int:
@@ -319,8 +351,8 @@ def _layer(assignment: Any, layers: Sequence[Layer]) -> int:
 
 
 def _alike(some: Sequence[Assignment], others: Sequence[Assignment]) -> bool:
-    """Whether two runs of a module are given the same rules, for the same heads."""
-    return [each.heads for each in some] == [each.heads for each in others] and all(
+    """Whether two runs of a module are given the same rules and gains, for the same heads."""
+    return [(each.heads, each.gains) for each in some] == [(each.heads, each.gains) for each in others] and all(
         one.rule is other.rule or to_data(one.rule) == to_data(other.rule)
         for one, other in zip(some, others, strict=True)
     )
@@ -330,6 +362,17 @@ def _counts(layers: Sequence[Layer]) -> str:
     return ", ".join(str(count) for count in sorted({layer.heads for layer in layers}))
 
 
+def _between(gains: Sequence[float] | None) -> str:
+    """Gains in few words.
+
+    >>> _between((0.5, 1.25)), _between((0.5,)), _between(None)
+    ('0.5 to 1.25', '0.5', '')
+    """
+    if gains is None:
+        return ""
+    return f"{min(gains):.4g}" if min(gains) == max(gains) else f"{min(gains):.4g} to {max(gains):.4g}"
+
+
 def _ranges(numbers: Iterable[int]) -> str:
     """Whole numbers in few words.
 
@@ -337,9 +380,9 @@ def _ranges(numbers: Iterable[int]) -> str:
     '0–2, 5, 7–8'
     """
     runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+    for each in sorted(numbers):
+        if runs and each == runs[-1][-1] + 1:
+            runs[-1].append(each)
         else:
-            runs.append([number])
+            runs.append([each])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

@@ -13,7 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from undilute.engine.scaling import is_trivial
 from undilute.errors import InvalidValue
@@ -28,12 +29,13 @@ from undilute.rules.maps.softmax import Softmax
 from undilute.treatment.apply import InForce, kind
 from undilute.treatment.data_parallel import check_not_wrapped
 from undilute.treatment.layers import Head, Layer, first_calls, layers_of, matched
-from undilute.treatment.plan import Assignment, Plan
+from undilute.treatment.plan import Assignment, Plan, says_nothing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 RuleLike = str | Rule | Map | Scale
+GAIN = "gain"  # to be learned, beside the parameters of rules
 
 
 class Treated(InForce):
@@ -44,9 +46,11 @@ class Treated(InForce):
     rules : attention module's name → its :class:`HeadRules`, with the parameters that learn, if any
     """
 
-    def __init__(self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, plan: Plan, rules: dict[str, HeadRules], learn: Sequence[str] = ()
+    ) -> None:
         super().__init__(self._put_back, plan.summary)
-        self.model, self.rules = model, rules
+        self.model, self.rules, self._learn = model, rules, learn
         self._start = plan
         self._modules = dict(model.named_modules())
         self._before = {name: self._modules[name]._modules.get(ATTRIBUTE) for name in rules}
@@ -57,7 +61,7 @@ class Treated(InForce):
 
     @property
     def plan(self) -> Plan:
-        """Which rule each head was given, with what it has learned since."""
+        """Which rule and gain each head was given, with what it has learned since."""
         names = [module_of(layer.name) for layer in self._start.layers]
         given = {names[each.layer]: self._start.layers[each.layer].heads for each in self._start.assignments}
         if any(name not in self.rules or self.rules[name].heads != heads for name, heads in given.items()):
@@ -65,11 +69,12 @@ class Treated(InForce):
                 "the model's heads are in several processes (tensor parallelism), and so is what they learn: "
                 "Plan.of(model), called in all of them, has all of it."
             )
-        now = [
-            replace(each, rule=dict(self.rules[names[each.layer]].groups)[each.heads])
-            for each in self._start.assignments
-        ]
+        now = [self._now(each, self.rules[names[each.layer]]) for each in self._start.assignments]
         return replace(self._start, assignments=now)
+
+    def _now(self, given: Assignment, rules: HeadRules) -> Assignment:
+        rule = given.rule if _keeps(given, self._learn) else dict(rules.groups)[given.heads]
+        return replace(given, rule=rule, gains=rules.gains_of(given.heads) if GAIN in self._learn else given.gains)
 
     def _put_back(self) -> None:
         if any(self._modules[name]._modules.get(ATTRIBUTE) is not each for name, each in self.rules.items()):
@@ -110,11 +115,12 @@ class Rules:
             such = learn if isinstance(learn, str) else "s"
             raise InvalidValue(f"learn = {learn!r}: must be names of parameters in a list, such as ({such!r},).")
         _check_learned(plan, learn)
+        _check_rows(plan, calls)
         rules: dict[str, HeadRules | None] = {}
         for index, (name, call) in enumerate(calls.items()):
             if module_of(name) not in rules:  # all runs of a module have the same rules
                 rules[module_of(name)] = _head_rules(index, call, plan, learn)
-        return Treated(model, plan, {name: each for name, each in rules.items() if each is not None})
+        return Treated(model, plan, {name: each for name, each in rules.items() if each is not None}, learn)
 
 
 @kind("rules")
@@ -129,18 +135,18 @@ def read(given: Any) -> Rules | None:
             raise InvalidValue("the treatment is an empty mapping: must be {pattern: rule} with at least one pattern.")
         patterns: dict[str, list[str]] = {}
         for pattern, each in given.items():
-            patterns.setdefault(_named(each), []).append(str(pattern))
+            patterns.setdefault(shortly(each), []).append(str(pattern))
         said = [name if own == ["*"] else f"{name} for {', '.join(own)}" for name, own in patterns.items()]
         return Rules(given, ", ".join(said))
     if isinstance(given, str | Rule | Map | Scale):
-        return Rules(given, _named(given))
+        return Rules(given, shortly(given))
     return None
 
 
-def _named(rule: RuleLike) -> str:
+def shortly(rule: RuleLike) -> str:
     """A rule in a few words: as it was typed, or by those of its parts that softmax does not have.
 
-    >>> _named(registry.get("top-k(k=8)")), _named(registry.get("ssmax | entmax15"))
+    >>> shortly(registry.get("top-k(k=8)")), shortly(registry.get("ssmax | entmax15"))
     ('TopK(k=8)', 'LogLength(s=0.43, b=0) | Entmax(alpha=1.5)')
     """
     if isinstance(rule, str):
@@ -169,7 +175,7 @@ def planned(architecture: str, layers: Sequence[Layer], given: RuleLike | Mappin
         for number in dict.fromkeys(value for (at, _), value in sorted(chosen.items()) if at == layer)
         if (heads := [head for (at, head), value in sorted(chosen.items()) if (at, value) == (layer, number)])
     ]
-    return Plan(architecture, layers, assignments, {"rule": ", ".join(dict.fromkeys(map(_named, named)))})
+    return Plan(architecture, layers, assignments, {"rule": ", ".join(dict.fromkeys(map(shortly, named)))})
 
 
 def _is_path(treatment: str) -> bool:
@@ -179,26 +185,67 @@ def _is_path(treatment: str) -> bool:
 def _head_rules(index: int, call: AttentionCall, plan: Plan, learn: Sequence[str]) -> HeadRules | None:
     """The rules of one layer, for all of its heads; None if none of them gets one."""
     here = share(call)
-    given_here = [_here(each, here) for each in plan.assignments if each.layer == index]
-    groups = [(each.heads, _own(each, call, learn)) for each in given_here if each.heads]
-    if not groups:
+    given = [own for each in plan.assignments if each.layer == index and (own := _here(each, here)).heads]
+    if not given:
         return None
+    groups = [(each.heads, _own(each, call, learn)) for each in given if not _keeps(each, learn)]
     for heads, rule in groups:
         _check(index, call, heads, rule)
-    given = {head for heads, _ in groups for head in heads}
+    taken = {head for heads, _ in groups for head in heads}
     before = rules_of(call.module, call.implementation, call.query.shape[1])
+    groups += _kept(index, call, before, taken)
+    gains = _gains(call, before, given)
+    learned = [head for each in given for head in each.heads] if GAIN in learn else []
+    if before is None or before.learned_gains is None:
+        return HeadRules(groups, gains, learned, plan.rows)
+    if learned or any(set(each.heads) & set(before.learned_heads) for each in given if each.gains is not None):
+        raise InvalidValue(f"layer {index}: its heads learn their gains in another treatment; undo that one first.")
+    made = HeadRules(groups, gains, before.learned_heads, plan.rows)
+    made.learned_gains = before.learned_gains  # one parameter, which goes on learning
+    return made
+
+
+def _kept(
+    index: int, call: AttentionCall, before: HeadRules | None, taken: set[int]
+) -> list[tuple[tuple[int, ...], Rule]]:
+    """The heads that get no new rule, with the one that they have."""
     if before is None:
-        rest = tuple(head for head in range(call.query.shape[1]) if head not in given)
-        return HeadRules([*groups, (rest, Rule())] if rest else groups)
-    for heads, rule in before.groups:  # a head without a new rule keeps the one that it has
-        left = [head for head in heads if head not in given]
+        rest = tuple(head for head in range(call.query.shape[1]) if head not in taken)
+        return [(rest, Rule())] if rest else []
+    kept = []
+    for heads, rule in before.groups:
+        left = [head for head in heads if head not in taken]
         if left and len(left) < len(heads):
             if any(True for _ in rule.parameters()):
                 raise InvalidValue(f"layer {index}: its heads learn a rule together; undo that treatment first.")
             rule = rule.for_heads([heads.index(head) for head in left], len(heads))
         if left:
-            groups.append((tuple(left), rule))
-    return HeadRules(groups)
+            kept.append((tuple(left), rule))
+    return kept
+
+
+def _gains(call: AttentionCall, before: HeadRules | None, given: Sequence[Assignment]) -> Tensor | None:
+    """(heads,): the gains that are given, and for the other heads those that they have; None if there are none."""
+    old = None if before is None else before.gains
+    if old is None and all(each.gains is None for each in given):
+        return None
+    query = call.query
+    full = torch.promote_types(query.dtype, torch.float32)
+    gains = torch.ones(query.shape[1], dtype=full, device=query.device) if old is None else old.detach().to(full)
+    gains = gains.to(query.device, copy=True)
+    for each in given:
+        if each.gains is not None:
+            gains[list(each.heads)] = torch.tensor(each.gains, dtype=full, device=query.device)
+    return gains
+
+
+def _keeps(given: Assignment, learn: Sequence[str]) -> bool:
+    """Whether the heads keep the rule that they have: what is given are gains alone."""
+    return says_nothing(given) and not any(name in part.held for part in _parts(given.rule) for name in learn)
+
+
+def _parts(rule: Rule) -> tuple[Scale, Map]:
+    return rule.scale, rule.map
 
 
 def _here(given: Assignment, here: Share) -> Assignment:
@@ -219,7 +266,7 @@ def _own(given: Assignment, call: AttentionCall, learn: Sequence[str]) -> Rule:
     if not learn and any(True for _ in given.rule.parameters()):
         return given.rule
     rule = copy.deepcopy(given.rule).to(call.query.device)
-    for part in (rule.scale, rule.map):
+    for part in _parts(rule):
         for name in learn:
             if name in part.held:
                 part.learn(name, len(given.heads))
@@ -246,13 +293,33 @@ def _check(index: int, call: AttentionCall, heads: Sequence[int], rule: Rule) ->
 
 
 def _check_learned(plan: Plan, learn: Sequence[str]) -> None:
-    held = {name for each in plan.assignments for part in (each.rule.scale, each.rule.map) for name in part.held}
+    held = {name for each in plan.assignments for part in _parts(each.rule) for name in part.held}
     for name in learn:
-        if name not in held:
+        if name not in held and name != GAIN:
             raise InvalidValue(
                 f"learn = {list(learn)!r}: no rule of the treatment has a parameter {name!r}; they have "
-                f"{', '.join(sorted(held)) or 'none'}."
+                f"{', '.join(sorted(held)) or 'none'}, and every head has a {GAIN!r}."
             )
+
+
+def _check_rows(plan: Plan, calls: Mapping[str, AttentionCall]) -> None:
+    """Refuse rows that one plan cannot have together, and question rows where queries see what comes after them."""
+    if not plan.assignments:
+        return
+    for call in calls.values():
+        before = rules_of(call.module, call.implementation, call.query.shape[1])
+        if before is not None and before.rows != plan.rows:
+            raise InvalidValue(
+                f"rows = {plan.rows!r}: the model has rules already, with rows = {before.rows!r}; must be the same, or "
+                "undo that treatment first."
+            )
+    every = list(calls.items())
+    ahead = [every[each.layer][0] for each in plan.assignments if every[each.layer][1].looks_ahead]
+    if plan.rows == "question" and ahead:
+        raise InvalidValue(
+            f"rows = 'question': the queries of {ahead[0]} see what comes after them, so none of them reads a question "
+            "about the rest; must be layers of a causal model, or rows = 'all'."
+        )
 
 
 def _learns(given: RuleLike | Mapping[str, RuleLike] | Plan) -> bool:
