@@ -11,8 +11,8 @@ import undilute as ud
 
 NAMES = """
 Diagnosis Evaluation InvalidTensor InvalidValue Library MissingExtra Plan Reply Selection UndiluteError UnknownName
-apply ask attention calibrate capture compare diagnose evaluate evaluation explain integrations losses measures
-models nn reading rules select selection set_memory_budget structures theory treatment watch
+apply ask attention calibrate capture compare diagnose evaluate evaluation explain export exporting integrations
+losses measures models nn reading rules select selection set_memory_budget structures theory treatment tune tuning watch
 """
 
 
